@@ -1,0 +1,44 @@
+# Everything a person does with this repository; `make` alone lists it.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help setup demo test check bench clean
+
+help:  ## Lists these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## Creates .venv with everything in it and sees that Java 17 or newer is there
+	@scripts/java.sh
+
+$(STAMP): pyproject.toml constraints.txt scripts/venv.sh
+	@PYTHON='$(PYTHON)' scripts/venv.sh
+	@touch $@
+
+demo: setup  ## Runs an elastic pipeline on local Spark, about a minute: start here
+	@$(BIN)/braided demo
+
+test: check  ## Checks the code, then runs all tests; PYTEST_ARGS='-k rescale' picks some
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: setup  ## Lints, type-checks and verifies which layer imports which
+	@$(BIN)/ruff check src tests scripts
+	@$(BIN)/mypy
+	@$(BIN)/python scripts/layers.py
+
+bench: setup  ## Runs every benchmark with --quick
+	@for name in $$($(BIN)/python -c 'from braided.bench import BENCHES; print(*BENCHES)'); do \
+	  echo; echo "== $$name"; $(BIN)/braided bench "$$name" --quick; \
+	done
+
+clean:  ## Deletes .venv and everything else that was made here
+	@rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist \
+	  src/*.egg-info metastore_db spark-warehouse artifacts derby.log
+	@find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,32 @@
+"""Braided: keyed state that can move, on Spark Structured Streaming."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from braided.api.operator import Operator
+    from braided.api.query import ElasticQuery
+    from braided.api.stream import GroupedStream, Stream, stream
+    from braided.errors import BraidedError
+
+__all__ = ["BraidedError", "ElasticQuery", "GroupedStream", "Operator", "Stream", "stream"]
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "BraidedError": "braided.errors",
+    "ElasticQuery": "braided.api.query",
+    "GroupedStream": "braided.api.stream",
+    "Operator": "braided.api.operator",
+    "Stream": "braided.api.stream",
+    "stream": "braided.api.stream",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: a worker process needs a small part of this only.
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'braided' has no attribute {name!r}")

@@ -1,0 +1,271 @@
+"""`Operator`: a plain class whose annotated fields are the state of one key.
+
+    class Threshold(braided.Operator):
+        stored: float = float("-inf")
+
+        def onRow(self, row):
+            if abs(row.value - self.stored) > 10:
+                self.stored = row.value
+                yield row
+
+A task holds one instance and lends it to one key after the other: the fields are loaded before
+the key's rows and stored after them. Instances have slots for exactly the declared fields, so a
+misspelled `self.stord = 1` raises instead of being lost at the end of the batch.
+
+The class a user defines has no slots of its own; instances are made from a sealed subclass that
+adds them (`_seal`). cloudpickle rebuilds classes of `__main__` without their slots, and so
+the layout has to be something that any process can make again from the list of fields.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from braided.api.hints import field_hints
+from braided.api.times import as_datetime, as_ms
+from braided.errors import OperatorDefinitionError
+from braided.state.codec import Field, StateCodec
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
+
+__all__ = ["HOOKS", "Operator", "OperatorMeta", "state_codec"]
+
+HOOKS = ("onRow", "onBatch", "onTimer")
+
+
+class OperatorMeta(type):
+    """Turns annotated fields into state, and refuses a class that can't run when it is defined."""
+
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], space: dict[str, Any], *, abstract: bool = False
+    ) -> OperatorMeta:
+        if not any(isinstance(base, OperatorMeta) for base in bases):
+            return super().__new__(mcs, name, bases, space)  # Operator itself
+        if "__qualname__" not in space:
+            # No class statement: cloudpickle is rebuilding a class that was checked where it was
+            # defined. Fields and methods are set as attributes afterwards.
+            return super().__new__(mcs, name, bases, {**space, "__slots__": ()})
+        for taken, instead in _RESERVED.items():
+            if taken in space:
+                raise OperatorDefinitionError(f"{name} defines {taken}: {instead}")
+        fields = _inherited(bases)
+        fields.update(_own_fields(name, space, fields))
+        kept = {key: value for key, value in space.items() if key not in fields}
+        kept["__slots__"] = ()
+        cls = super().__new__(mcs, name, bases, kept)
+        cls._fields = tuple(fields.values())
+        _check(cls, abstract)
+        return cls
+
+    def __init__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any], **_: Any) -> None:
+        super().__init__(name, bases, space)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return type.__call__(_seal(cls), *args, **kwargs)
+
+    _fields: tuple[Field, ...]
+
+
+_RESERVED = {
+    "__slots__": "Braided makes the slots from the annotated fields; remove it",
+    "__init__": (
+        "it would not run for each key; give the annotated fields defaults, that is how the "
+        "state of a new key starts"
+    ),
+    "__new__": "instances are made by Braided, one per task; remove it",
+    "__setattr__": "state is assigned to plain fields; remove it",
+    "__getattr__": "state is read from plain fields; remove it",
+    "__getattribute__": "state is read from plain fields; remove it",
+}
+
+
+class Operator(metaclass=OperatorMeta):
+    """The state and behaviour of one key. Subclass it, annotate fields, write `onRow`.
+
+    Hooks, of which at least one is defined (`onRow` or `onBatch`, not both):
+
+    - `onRow(self, row)`: for each row of the key, in order. Yields output rows (dicts or Rows
+      by name, tuples or lists by position), or returns an iterable of them, or None.
+    - `onBatch(self, rows)`: the key's rows as a `pyarrow.Table`; may be called several times for
+      one key and batch. Yields rows as above, or Arrow tables.
+    - `onTimer(self, fired)`: when a timer that the key has set is due.
+
+    A class that is only a base for others is defined with `class Base(Operator, abstract=True)`.
+    """
+
+    __slots__ = ("_forgotten", "_timers", "batchTime", "key", "watermark")
+
+    _fields: ClassVar[tuple[Field, ...]] = ()
+
+    key: Row
+    """The grouping columns of the key at hand."""
+
+    batchTime: datetime
+    """The batch's processing time: local time without a zone, as in Spark's Rows."""
+
+    watermark: datetime | None
+    """The event time before which no more rows are expected; None without a watermark."""
+
+    _timers: set[int] | None  # None: not one; most keys have none
+    _forgotten: bool
+
+    def __init__(self) -> None:
+        self._timers = None
+        self._forgotten = False
+        self.watermark = None
+        state_codec(type(self)).load(self, None)
+
+    def setTimer(self, when: datetime | int) -> None:
+        """Have `onTimer` called at this time (a datetime, or ms since 1970), once.
+
+        The key may have many timers; setting one twice is setting it once. One that is due
+        already fires in the next batch.
+        """
+        ms = as_ms(when)
+        if not hasattr(self, "onTimer"):
+            raise OperatorDefinitionError(
+                f"{type(self).__name__} sets a timer but has no onTimer(self, fired) to call"
+            )
+        if self._timers is None:
+            self._timers = {ms}
+        else:
+            self._timers.add(ms)
+
+    def deleteTimer(self, when: datetime | int) -> None:
+        """Take back a timer of this key; nothing happens if there is none at that time."""
+        ms = as_ms(when)
+        if self._timers is not None:
+            self._timers.discard(ms)
+
+    def timers(self) -> list[datetime]:
+        """The key's pending timers, earliest first."""
+        return [as_datetime(ms) for ms in sorted(self._timers or ())]
+
+    def forget(self) -> None:
+        """Drop the key: its fields start from their defaults again, its timers are gone.
+
+        The key is stored no longer, unless a field is changed or a timer set after this.
+        """
+        state_codec(type(self)).load(self, None)
+        self._timers = None
+        self._forgotten = True
+
+    def __repr__(self) -> str:
+        state = ", ".join(
+            f"{field.name}={getattr(self, field.name, None)!r}" for field in self._fields
+        )
+        return f"{type(self).__name__}({state})"
+
+
+# Not attributes of the class: cloudpickle would ship them. A class stays here, and alive, so that a
+# worker that is sent it again with the next batch finds what it made for the last one.
+_codecs: dict[type, StateCodec] = {}
+_sealed: dict[type, type] = {}
+
+
+def state_codec(cls: type[Operator]) -> StateCodec:
+    """The codec of the class's fields, made once per process."""
+    codec = _codecs.get(cls)
+    if codec is None:
+        codec = _codecs[cls] = StateCodec(cls.__name__, cls._fields)
+    return codec
+
+
+def _seal(cls: OperatorMeta) -> type:
+    """The subclass that has a slot for each field, and so no room for anything else."""
+    sealed = _sealed.get(cls)
+    if sealed is None:
+        space = {
+            "__slots__": tuple(field.name for field in cls._fields),
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+            "__doc__": cls.__doc__,
+        }
+        sealed = type.__new__(OperatorMeta, cls.__name__, (cls,), space)
+        _codecs[sealed] = state_codec(cls)  # type: ignore[arg-type]
+        _sealed[cls] = _sealed[sealed] = sealed
+    return sealed
+
+
+# --- reading a class --------------------------------------------------------------------------
+
+
+def _inherited(bases: tuple[type, ...]) -> dict[str, Field]:
+    fields: dict[str, Field] = {}
+    for base in bases:
+        for field in getattr(base, "_fields", ()):
+            fields.setdefault(field.name, field)
+    return fields
+
+
+def _own_fields(
+    name: str, space: dict[str, Any], inherited: dict[str, Field]
+) -> Iterator[tuple[str, Field]]:
+    hints = field_hints(name, space)
+    for attribute, hint in hints.items():
+        if attribute in _OWN_NAMES:
+            raise OperatorDefinitionError(
+                f"{name}.{attribute}: this name is Operator's own; choose another for the field"
+            )
+        if attribute.startswith("_"):
+            raise OperatorDefinitionError(
+                f"{name}.{attribute}: a state field can't start with an underscore; rename it, "
+                "or annotate it with ClassVar if it is not state"
+            )
+        if attribute not in space:
+            raise OperatorDefinitionError(
+                f"{name}.{attribute} has no default; write `{attribute}: ... = value`, the value "
+                "that the field has for a new key"
+            )
+        yield attribute, Field(attribute, hint, space[attribute])
+    for attribute, field in inherited.items():
+        if attribute in space and attribute not in hints:  # a new default, without the type
+            yield attribute, Field(attribute, field.type, space[attribute])
+
+
+def _check(cls: OperatorMeta, abstract: bool) -> None:
+    name = cls.__name__
+    StateCodec(name, cls._fields)  # refuses what can't be stored
+    if cls.__dictoffset__:
+        loose = next(c for c in reversed(cls.__mro__) if c.__dictoffset__)
+        raise OperatorDefinitionError(
+            f"{name} inherits from {loose.__name__}, which lets instances have any attribute, and "
+            f"those would be lost between batches; give {loose.__name__} `__slots__ = ()`"
+        )
+    for field in cls._fields:
+        if any(field.name in vars(base) for base in cls.__mro__):
+            raise OperatorDefinitionError(
+                f"{name}.{field.name} is a state field in one base class and a plain attribute "
+                "in another; rename one of them"
+            )
+    hooks = [hook for hook in HOOKS if getattr(cls, hook, None) is not None]
+    for hook in hooks:
+        _check_hook(name, hook, getattr(cls, hook))
+    if "onRow" in hooks and "onBatch" in hooks:
+        raise OperatorDefinitionError(
+            f"{name} has both onRow and onBatch; a key's rows go one way: keep one of them"
+        )
+    if not hooks and not abstract:
+        raise OperatorDefinitionError(
+            f"{name} has none of onRow, onBatch and onTimer, so nothing would happen; define one, "
+            f"or write `class {name}(Operator, abstract=True)` if it is only a base class"
+        )
+
+
+def _check_hook(name: str, hook: str, function: Any) -> None:
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise OperatorDefinitionError(f"{name}.{hook} is async; write a plain function")
+    try:
+        inspect.signature(function).bind(None, None)
+    except (TypeError, ValueError) as error:
+        takes = {"onRow": "row", "onBatch": "rows", "onTimer": "fired"}[hook]
+        raise OperatorDefinitionError(
+            f"{name}.{hook} is called as {hook}(self, {takes}): {error}"
+        ) from None
+
+
+_OWN_NAMES = frozenset(dir(Operator)) | frozenset(HOOKS)

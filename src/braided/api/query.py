@@ -1,0 +1,124 @@
+"""`ElasticQuery`: a running query. All of Spark's StreamingQuery, and what Braided adds."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from braided.control.table import RoutingTable
+from braided.engine.batch import Engine
+
+__all__ = ["ElasticQuery"]
+
+T = TypeVar("T")
+
+_running: weakref.WeakValueDictionary[str, ElasticQuery] = weakref.WeakValueDictionary()
+
+
+def retire(location: str) -> None:
+    """Lets go of a checkpoint whose query in this process has ended by itself."""
+    query = _running.get(location)
+    if query is not None and not query.isActive:
+        query._engine.close()
+
+
+class ElasticQuery:
+    """A query that can be rescaled and rebalanced while it runs."""
+
+    def __init__(self, query: StreamingQuery, engine: Engine) -> None:
+        self._query = query
+        self._engine = engine
+        engine.is_active = lambda: query.isActive
+        _running[engine.location] = self
+
+    # -- as Spark's StreamingQuery ---------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        return self._query.id
+
+    @property
+    def runId(self) -> str:
+        return self._query.runId
+
+    @property
+    def name(self) -> str | None:
+        return self._query.name
+
+    @property
+    def isActive(self) -> bool:
+        return self._query.isActive
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return self._query.status
+
+    @property
+    def recentProgress(self) -> list[StreamingQueryProgress]:
+        """Spark's progress of the newest batches, each with a "braided" section."""
+        return [self._with_section(progress) for progress in self._query.recentProgress]
+
+    @property
+    def lastProgress(self) -> StreamingQueryProgress | None:
+        """Spark's progress of the newest batch, with a "braided" section."""
+        progress = self._query.lastProgress
+        return None if progress is None else self._with_section(progress)
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:
+        ended = self._explained(lambda: self._query.awaitTermination(timeout))
+        if ended is not False:
+            self._engine.close()
+        return ended
+
+    def processAllAvailable(self) -> None:
+        self._explained(self._query.processAllAvailable)
+
+    def explain(self, extended: bool = False) -> None:
+        self._query.explain(extended)
+
+    def exception(self) -> StreamingQueryException | None:
+        error = self._query.exception()
+        if error is not None:
+            error.__cause__ = self._engine.error
+        return error
+
+    def stop(self) -> None:
+        """Stops the query between two batches.
+
+        Waits for the running batch, at most `braided.stopTimeout`; one that takes longer is cut off, not committed, and
+        runs again at the next start.
+        """
+        self._engine.gate.shut(self._engine.options.stop_timeout_s)
+        self._query.stop()
+        self._engine.close()
+
+    # -- what Braided adds -----------------------------------------------------------------
+
+    def rescale(self, channels: int, operator: str | None = None) -> None:
+        """Runs an operator (all of them, if none is named) on that many channels, from the next batch on."""
+        self._engine.commands.rescale(channels, operator)
+
+    def rebalance(self, operator: str | None = None) -> None:
+        """Moves slots from busy channels to idle ones, by measured time, from the next batch on."""
+        self._engine.commands.rebalance(operator)
+
+    def routing(self) -> dict[str, RoutingTable]:
+        """The routing table in effect, by operator."""
+        return dict(self._engine.tables)
+
+    def _with_section(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
+        found = self._engine.progress.get(progress.batchId)
+        if found is not None:
+            progress["braided"] = found
+        return progress
+
+    def _explained(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except StreamingQueryException as error:
+            raise error from self._engine.error

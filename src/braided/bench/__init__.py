@@ -1,0 +1,15 @@
+"""Each benchmark with its peer, in one run; `braided bench NAME` finds them here.
+
+A benchmark is a module with a one-line docstring, which `braided bench --help` shows, and
+`run(quick: bool, progress: Callable[[str], None]) -> dict`, whose result is plain values. Modules
+are named and not imported, so that asking for help does not start Spark.
+"""
+
+__all__ = ["BENCHES"]
+
+BENCHES = {
+    "stateful": "braided.bench.stateful",
+    "floor": "braided.bench.floor",
+    "rescale": "braided.bench.rescale",
+    "state-size": "braided.bench.state_size",
+}

@@ -1,0 +1,113 @@
+"""The command `braided`: the demo and the benchmarks.
+
+What a command runs is imported when it runs, so that help and errors come at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import importlib
+import importlib.metadata
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from braided.bench import BENCHES
+from braided.errors import BraidedError
+
+__all__ = ["main"]
+
+_DEMO = "braided.demo"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status."""
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if rest and arguments.command != "demo":
+        parser.error(f"{arguments.command} does not take {' '.join(rest)}")
+    try:
+        if arguments.command == "demo":
+            return int(importlib.import_module(_DEMO).main(rest) or 0)
+        return _bench(arguments.name, as_json=arguments.json, quick=arguments.quick)
+    except BraidedError as error:
+        print(f"braided: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("braided: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="braided", description="Stateful streams on Spark that reshape while they run."
+    )
+    parser.add_argument("--version", action="version", version=f"braided {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser(
+        "demo",
+        add_help=False,  # the demo explains its own arguments
+        help="run an elastic pipeline on local Spark, about a minute",
+    )
+    bench = commands.add_parser(
+        "bench",
+        help="measure Braided against what Spark has",
+        description="Runs a benchmark and its peer and shows both.",
+        epilog="benchmarks:\n" + "\n".join(f"  {name:<12}{_about(name)}" for name in BENCHES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    bench.add_argument("name", metavar="NAME", type=_bench_name, help="one of those below")
+    bench.add_argument("--json", action="store_true", help="end with one line of JSON")
+    bench.add_argument("--quick", action="store_true", help="fewer batches, under 90 seconds")
+    return parser
+
+
+def _bench(name: str, *, as_json: bool, quick: bool) -> int:
+    from braided.bench import report
+
+    started = time.monotonic()
+    # With --json, standard output is for a program and people read standard error.
+    stream = sys.stderr if as_json else sys.stdout
+
+    def progress(line: str) -> None:
+        print(f"[{time.monotonic() - started:6.1f} s] {line}", file=stream, flush=True)
+
+    run: Callable[..., dict[str, object]] = importlib.import_module(BENCHES[name]).run
+    result = run(quick=quick, progress=progress)
+    if as_json:
+        print(report.as_json(result), flush=True)
+    else:
+        print("\n" + report.as_text(result), flush=True)
+    return 0
+
+
+def _bench_name(given: str) -> str:
+    if given in BENCHES:
+        return given
+    near = difflib.get_close_matches(given.lower(), BENCHES, n=1)
+    hint = f" did you mean {near[0]}?" if near else ""
+    known = ", ".join(BENCHES)
+    raise argparse.ArgumentTypeError(f"there is no benchmark {given!r};{hint} there are {known}")
+
+
+def _about(name: str) -> str:
+    """The first line of a benchmark's docstring, read without importing it."""
+    path = Path(__file__).with_name("bench") / (BENCHES[name].rpartition(".")[2] + ".py")
+    if not path.exists():
+        return "(not in this installation)"
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("braided")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""The routing table: which channel owns which slot, from one epoch to the next.
+
+A table is a value. Whatever changes the routing makes a new table with the next epoch, and the
+engine puts it into effect between two batches.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Loads", "RoutingTable", "Slots", "moves"]
+
+Slots = npt.NDArray[np.int32]
+Loads = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RoutingTable:
+    """Slot number to channel number; every slot has exactly one channel below `channels`."""
+
+    epoch: int
+    channels: int
+    slots: Slots
+
+    def __post_init__(self) -> None:
+        given = np.asarray(self.slots)
+        if given.ndim != 1 or given.size == 0 or given.dtype.kind not in "iu":
+            raise ValueError("a routing table is one row of channel numbers, at least one")
+        if self.channels < 1:
+            raise ValueError(f"a routing table needs a channel, not {self.channels}")
+        if given.min() < 0 or given.max() >= self.channels:
+            slot = int(np.flatnonzero((given < 0) | (given >= self.channels))[0])
+            raise ValueError(
+                f"slot {slot} is routed to channel {given[slot]}, "
+                f"and there are {self.channels} channels"
+            )
+        # Our own copy, so that nobody can change a table that is in use.
+        own = np.array(given, dtype=np.int32)
+        own.setflags(write=False)
+        object.__setattr__(self, "slots", own)
+
+    @classmethod
+    def initial(cls, slots: int, channels: int) -> RoutingTable:
+        """The first table: slots dealt out in turn, so that counts differ by at most one."""
+        return cls(0, channels, np.arange(slots, dtype=np.int32) % np.int32(channels))
+
+    def of(self, channel: int) -> Slots:
+        """The slots of a channel, ascending."""
+        return np.flatnonzero(self.slots == channel).astype(np.int32)
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How many slots each channel has."""
+        return np.bincount(self.slots, minlength=self.channels)
+
+    def next(self, slots: npt.ArrayLike, channels: int | None = None) -> RoutingTable:
+        """The table after this one; this one itself when nothing differs."""
+        after = RoutingTable(self.epoch + 1, channels or self.channels, np.asarray(slots))
+        same = after.channels == self.channels and np.array_equal(after.slots, self.slots)
+        return self if same else after
+
+    def encode(self) -> str:
+        """The slots' channels as text; epoch and channel count are kept beside it."""
+        return base64.b64encode(self.slots.astype(_width(self.channels)).tobytes()).decode()
+
+    @classmethod
+    def decode(cls, text: str, channels: int, epoch: int = 0) -> RoutingTable:
+        """The table that `encode` wrote for that many channels; ValueError when it can't be."""
+        try:
+            slots = np.frombuffer(base64.b64decode(text, validate=True), _width(channels))
+        except (binascii.Error, ValueError) as error:
+            raise ValueError(f"not a routing table: {error}") from None
+        return cls(epoch, channels, slots)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RoutingTable):
+            return NotImplemented
+        return (
+            self.epoch == other.epoch
+            and self.channels == other.channels
+            and np.array_equal(self.slots, other.slots)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.epoch, self.channels, self.slots.tobytes()))
+
+
+def moves(old: RoutingTable, new: RoutingTable) -> Slots:
+    """The slots that have another channel in `new` than in `old`, ascending."""
+    return np.flatnonzero(old.slots != new.slots).astype(np.int32)
+
+
+def _width(channels: int) -> str:
+    """Little-endian, 16 bits where they suffice."""
+    return "<u2" if channels <= 1 << 16 else "<u4"

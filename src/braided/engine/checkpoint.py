@@ -1,0 +1,134 @@
+"""The checkpoint at start: is it ours, is it whole, does the flow fit it?"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from braided.errors import CheckpointCorruptError, CheckpointMismatchError
+from braided.state.files import Files
+from braided.state.manifest import OperatorMeta, View
+from braided.state.manifests import Manifests
+
+__all__ = ["BatchTimes", "SparkLog", "Started", "fit", "open_view"]
+
+
+class _OffsetMetadata(msgspec.Struct):
+    batchWatermarkMs: int = 0
+    batchTimestampMs: int = 0
+
+
+@dataclass(frozen=True)
+class BatchTimes:
+    """When a batch is, the same in every replay of it."""
+
+    batch_time_ms: int
+    watermark_ms: int
+
+
+class SparkLog:
+    """Spark's own record of a query: offsets before a batch, commits after it."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint = checkpoint
+
+    def last_commit(self) -> int | None:
+        return self._newest("commits")
+
+    def last_offset(self) -> int | None:
+        return self._newest("offsets")
+
+    def times(self, batch: int) -> BatchTimes:
+        path = self._checkpoint / "offsets" / str(batch)
+        try:
+            line = path.read_text().split("\n")[1]
+            found = msgspec.json.decode(line, type=_OffsetMetadata)
+        except (OSError, IndexError, msgspec.DecodeError) as error:
+            raise CheckpointCorruptError(f"Spark's offsets of batch {batch} ({path}): {error}") from None
+        return BatchTimes(found.batchTimestampMs, found.batchWatermarkMs)
+
+    def _newest(self, directory: str) -> int | None:
+        where = self._checkpoint / directory
+        if not where.is_dir():
+            return None
+        return max((int(p.name) for p in where.iterdir() if p.name.isdigit()), default=None)
+
+
+@dataclass(frozen=True)
+class Started:
+    """Where a query continues."""
+
+    view: View
+    flow: str
+    fresh: bool
+
+
+def open_view(manifests: Manifests, log: SparkLog, location: str) -> Started:
+    """The newest view, if Spark's log agrees with it."""
+    newest, committed = manifests.newest(), log.last_commit()
+    if newest is None:
+        if committed is None:
+            return Started(View.empty(), uuid.uuid4().hex, True)
+        raise CheckpointMismatchError(
+            f"the checkpoint {location} holds {committed + 1} committed batches of Spark's and no "
+            "manifest of Braided's: either another query wrote it, or its braided/manifests "
+            "directory was deleted and the state with it. Use a new checkpointLocation, or restore "
+            "the directory"
+        )
+    if committed is None:
+        committed = -1
+    if newest not in (committed, committed + 1):
+        raise CheckpointMismatchError(
+            f"the checkpoint {location} does not fit together: Spark has committed batch "
+            f"{committed}, Braided's newest manifest is of batch {newest}; it must be the same batch or "
+            "the one after. Files were deleted or restored from different times"
+        )
+    view = manifests.view_at(newest)
+    return Started(view, view.flow, False)
+
+
+def fit(view: View, metas: Mapping[str, OperatorMeta], slots_given: int | None) -> dict[str, OperatorMeta]:
+    """The operators as the checkpoint knows them; refuses a flow that does not continue it."""
+    gone = [name for name in view.operators if name not in metas]
+    if gone:
+        raise CheckpointMismatchError(
+            f"the checkpoint holds state of operator {gone[0]!r}, which is not in the flow "
+            f"(it has {', '.join(map(repr, metas))}). Bring it back, give the operator that continues it that "
+            'name with .name("..."), or use a new checkpointLocation'
+        )
+    fitted = {}
+    ordinal = max((o.meta.ordinal for o in view.operators.values()), default=-1) + 1
+    for name, meta in metas.items():
+        known = view.operators.get(name)
+        if known is None:
+            fitted[name] = msgspec.structs.replace(meta, ordinal=ordinal)
+            ordinal += 1
+            continue
+        kept = known.meta
+        if slots_given is not None and slots_given != kept.slots:
+            raise CheckpointMismatchError(
+                f"operator {name!r} has {kept.slots} slots in this checkpoint and braided.slots asks for "
+                f"{slots_given}: the number is fixed at the first start. Leave the option out, or "
+                "use a new checkpointLocation"
+            )
+        for what, old, new in (
+            ("key columns", kept.key, meta.key),
+            ("state fields", kept.state, meta.state),
+            ("state encoding", kept.codec, meta.codec),
+        ):
+            if old != new:
+                raise CheckpointMismatchError(
+                    f"operator {name!r} does not fit the state in this checkpoint: its {what} were "
+                    f"{old} and are now {new}. Change them back, give the operator another name, or "
+                    "use a new checkpointLocation"
+                )
+        fitted[name] = kept
+    return fitted
+
+
+def braided_files(checkpoint: Path) -> Files:
+    return Files(str(checkpoint / "braided"))

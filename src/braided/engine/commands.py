@@ -1,0 +1,88 @@
+"""What a user asks of a running query; it takes effect at the next batch boundary."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from braided.control.balance import rebalance
+from braided.control.rescale import rescale
+from braided.control.table import RoutingTable
+from braided.engine.tick import Bell
+
+__all__ = ["Commands"]
+
+_Change = Callable[[RoutingTable, Any], RoutingTable]
+
+
+class Commands:
+    """Asked for, not yet in effect."""
+
+    def __init__(self, tables: Mapping[str, RoutingTable], bell: Bell) -> None:
+        self._lock = threading.Lock()
+        self._tables = dict(tables)
+        self._bell = bell
+        self._waiting: list[tuple[str, _Change]] = []
+        self._taken = 0
+        self._cut: int | None = None
+
+    def rescale(self, channels: int, operator: str | None) -> None:
+        names = self._names(operator)
+        if isinstance(channels, bool) or not isinstance(channels, int) or channels < 1:
+            raise ValueError(f"rescale takes a number of channels of at least 1, not {channels!r}")
+        for name in names:
+            slots = len(self._tables[name].slots)
+            if channels > slots:
+                raise ValueError(
+                    f"operator {name!r} has {slots} slots, so {channels} channels would leave some without "
+                    "any; the number of slots is fixed at the first start (braided.slots)"
+                )
+        self._ask(names, lambda table, load: rescale(table, channels, load))
+
+    def rebalance(self, operator: str | None) -> None:
+        self._ask(self._names(operator), rebalance)
+
+    def cut_next(self, rows: int) -> None:
+        """The next batch processes at most so many rows per channel; the rest is carried."""
+        with self._lock:
+            self._cut = rows
+        self._bell.ring()
+
+    def take(self, load_of: Callable[[str], Any]) -> dict[str, RoutingTable]:
+        """The tables of the batch that begins now."""
+        with self._lock:
+            tables = dict(self._tables)
+            for name, change in self._waiting:
+                tables[name] = change(tables[name], load_of(name))
+            self._taken = len(self._waiting)
+            return tables
+
+    def cut(self) -> int | None:
+        with self._lock:
+            cut, self._cut = self._cut, None
+            return cut
+
+    def done(self, tables: Mapping[str, RoutingTable]) -> None:
+        """The batch is committed, and what was taken is in effect."""
+        with self._lock:
+            self._tables = dict(tables)
+            del self._waiting[: self._taken]
+            self._taken = 0
+            more = bool(self._waiting)
+        if more:
+            self._bell.ring()
+
+    def _ask(self, names: list[str], change: _Change) -> None:
+        with self._lock:
+            self._waiting += [(name, change) for name in names]
+        self._bell.ring()
+
+    def _names(self, operator: str | None) -> list[str]:
+        if operator is None:
+            return list(self._tables)
+        if operator not in self._tables:
+            raise ValueError(
+                f"there is no operator {operator!r} in this query; it has {', '.join(self._tables)}"
+            )
+        return [operator]

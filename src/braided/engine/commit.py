@@ -1,0 +1,85 @@
+"""From the reports of a batch to its manifest: the only commit point.
+
+The rules, in order:
+  1. every channel of every operator has reported, exactly one result each   (reports.py)
+  2. every file that a report names is durable                               (the task wrote and synced it)
+  3. the manifest is created, atomically, never overwritten                  (manifests.py)
+  4. only then is anything published                                         (batch.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from braided.control.table import RoutingTable
+from braided.engine.reports import ChannelReport
+from braided.state.manifest import (
+    CarryFile,
+    Manifest,
+    OperatorMeta,
+    OperatorPart,
+    Prepared,
+    View,
+    encode_table,
+    to_full,
+)
+
+__all__ = ["Outcome", "manifest_of"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a batch did, before it is made true."""
+
+    batch: int
+    batch_time_ms: int
+    watermark_ms: int
+    metas: Mapping[str, OperatorMeta]
+    tables: Mapping[str, RoutingTable]
+    reports: Mapping[str, list[ChannelReport]]
+    outputs: tuple[Prepared, ...]
+
+
+def manifest_of(outcome: Outcome, view: View, flow: str, writer: str, full: bool) -> Manifest:
+    """The manifest that makes an outcome true on top of a view."""
+    operators = {}
+    carry: list[CarryFile] = []
+    for name, reports in outcome.reports.items():
+        operators[name] = _part(name, outcome, view, reports)
+        carry += [report.carry for report in reports if report.carry is not None]
+    delta = Manifest(
+        flow=flow,
+        batch=outcome.batch,
+        full=False,
+        writer=writer,
+        batch_time_ms=outcome.batch_time_ms,
+        watermark_ms=outcome.watermark_ms,
+        operators=operators,
+        outputs=outcome.outputs,
+        carry=tuple(carry),
+    )
+    return to_full(view, delta) if full or view.batch < 0 else delta
+
+
+def _part(
+    name: str, outcome: Outcome, view: View, reports: list[ChannelReport]
+) -> OperatorPart:
+    before = view.operators.get(name)
+    table = outcome.tables[name]
+    changed = before is None or before.epoch != table.epoch
+    snaps = [report.snap for report in reports if report.snap is not None]
+    logs = [report.log for report in reports if report.log is not None]
+    slots = [slot for report in reports for slot in report.slots]
+    known = {} if before is None else before.due
+    return OperatorPart(
+        channels=table.channels,
+        meta=outcome.metas[name] if before is None else None,
+        table=encode_table(table.slots) if changed else None,
+        epoch=table.epoch,
+        runs=(*snaps, *logs),
+        new=len(snaps) + len(logs),
+        due={s.slot: s.due_ms for s in slots if s.due_ms != known.get(s.slot)},
+        keys=(0 if before is None else before.keys) + sum(s.keys for s in slots),
+        bytes=(0 if before is None else before.bytes) + sum(s.bytes for s in slots),
+    )

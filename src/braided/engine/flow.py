@@ -1,0 +1,93 @@
+"""A flow: the source, the keyed operators in their order, and the stateless steps after each.
+
+Stateless steps after an operator are recorded by the API and applied to each batch. Where order columns must
+survive them, they are carried along: `select` gets them in front, a step that hides its columns (`mapInPandas`) gets new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from braided.api.operator import Operator
+from braided.engine.route import Keys, order_columns
+
+__all__ = ["Flow", "OperatorStep", "Stateless"]
+
+
+@dataclass(frozen=True)
+class Stateless:
+    """One recorded DataFrame method."""
+
+    method: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def apply(self, df: DataFrame) -> DataFrame:
+        """As the user wrote it."""
+        result: DataFrame = getattr(df, self.method)(*self.args, **self.kwargs)
+        return result
+
+    def apply_ordered(self, df: DataFrame, order: int) -> DataFrame:
+        """The same, with `order` columns in front that the user does not know of."""
+        hidden = order_columns(order)
+        own = [name for name in df.columns if name not in hidden]
+        if self.method in ("select", "selectExpr"):
+            wanted = [c for arg in self.args for c in (arg if isinstance(arg, list) else [arg])]
+            spread: list[Any] = []
+            for column in wanted:
+                is_star = column == "*" if isinstance(column, str) else _is_star(column)
+                spread.extend(own if is_star else [column])
+            if self.method == "selectExpr":
+                spread = [F.expr(c) if c not in own else c for c in spread]
+            return df.select(*hidden, *spread)
+        if self.method == "toDF":
+            return df.toDF(*hidden, *self.args)
+        if self.method in ("dropna", "fillna", "replace") and self.kwargs.get("subset") is None:
+            return getattr(df, self.method)(*self.args, **{**self.kwargs, "subset": own})  # type: ignore[no-any-return]
+        if self.method in _OPAQUE:
+            # The function sees its own columns only. What it gives out is in the order of the task.
+            given = self.apply(df.drop(*hidden))
+            fresh = [f"bigint(0) AS {name}" for name in hidden[:-1]]
+            last = f"monotonically_increasing_id() AS {hidden[-1]}"
+            return given.selectExpr(*fresh, last, "*")
+        result = self.apply(df)
+        if self.method in ("join", "crossJoin"):
+            return result.select(*hidden, *[c for c in result.columns if c not in hidden])
+        return result
+
+
+_OPAQUE = ("mapInPandas", "mapInArrow")
+
+
+def _is_star(column: Column) -> bool:
+    return bool(column._jc.toString() == "unresolvedstar()") or bool(column._jc.toString() == "*")
+
+
+@dataclass(frozen=True)
+class OperatorStep:
+    """A keyed, stateful step and what follows it before the next one."""
+
+    name: str
+    operator: type[Operator]
+    keys: Keys
+    key_schema: StructType
+    input: StructType
+    output: StructType
+    time_mode: str
+    after: tuple[Stateless, ...] = ()
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What `writeStream.start()` runs."""
+
+    source: DataFrame
+    steps: tuple[OperatorStep, ...]
+    late: Callable[[int], str] | None
+    """SQL that keeps the rows that are not late, given the watermark in ms; None without one."""

@@ -1,0 +1,54 @@
+"""The gate between batches and stop(): a batch that runs may finish, none begins after."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["Gate", "Stopped"]
+
+# Spark takes a Python error for an interrupt by these words. It must be short: matching it against a
+# long traceback overflows the JVM's stack.
+_WORDS = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling foreachBatch: "
+    "java.lang.InterruptedException"
+)
+
+
+class Stopped(RuntimeError):
+    """Tells Spark that a batch did not finish because the query is being stopped."""
+
+    def __init__(self) -> None:
+        super().__init__(_WORDS)
+
+
+class Gate:
+    """One batch at a time passes; `shut` waits for it."""
+
+    def __init__(self) -> None:
+        self._state = threading.Condition()
+        self._busy = False
+        self.stopping = False
+
+    @contextmanager
+    def batch(self, is_active: Callable[[], bool]) -> Iterator[None]:
+        with self._state:
+            if self.stopping:
+                # Spark understands the words only once it has begun to stop.
+                while is_active():
+                    self._state.wait(0.01)
+                raise Stopped
+            self._busy = True
+        try:
+            yield
+        finally:
+            with self._state:
+                self._busy = False
+                self._state.notify_all()
+
+    def shut(self, timeout_s: float) -> bool:
+        """No batch begins from here on; True when none is running any more."""
+        with self._state:
+            self.stopping = True
+            return self._state.wait_for(lambda: not self._busy, timeout_s)

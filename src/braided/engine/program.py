@@ -1,0 +1,106 @@
+"""An operator as a task needs it: what does not change from batch to batch.
+
+The driver packs it once; every worker process unpacks it once and keeps it by its digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from braided.api.operator import Operator
+from braided.engine.output import OutputEncoder
+from braided.engine.rows import RowFactory
+from braided.state.keys import KeyCodec
+
+__all__ = ["PackedProgram", "Program"]
+
+_KEPT = 64
+_unpacked: OrderedDict[str, Program] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class Program:
+    """One operator of a flow, ready to run."""
+
+    name: str
+    operator: type[Operator]
+    time_mode: str
+    input: StructType
+    """The rows that `onRow` sees."""
+    key: StructType
+    key_positions: tuple[int, ...]
+    """Where the key columns are among the rows' own and the hidden ones."""
+    output: StructType
+
+    def pack(self) -> PackedProgram:
+        data = cloudpickle.dumps(
+            (
+                self.name,
+                self.operator,
+                self.time_mode,
+                self.input.json(),
+                self.key.json(),
+                self.key_positions,
+                self.output.json(),
+            )
+        )
+        return PackedProgram(data, hashlib.blake2b(data, digest_size=16).hexdigest())
+
+    @cached_property
+    def rows(self) -> RowFactory:
+        return RowFactory(self.input)
+
+    @cached_property
+    def key_rows(self) -> RowFactory:
+        return RowFactory(self.key)
+
+    @cached_property
+    def encoder(self) -> OutputEncoder:
+        return OutputEncoder(self.output, self.name)
+
+    @cached_property
+    def key_schema(self) -> pa.Schema:
+        return to_arrow_schema(self.key, timezone="UTC")
+
+    @cached_property
+    def keys(self) -> KeyCodec:
+        return KeyCodec(self.key_schema)
+
+
+@dataclass(frozen=True)
+class PackedProgram:
+    """What travels: bytes and their digest."""
+
+    data: bytes
+    digest: str
+
+    def unpack(self) -> Program:
+        program = _unpacked.get(self.digest)
+        if program is None:
+            name, operator, time_mode, rows, key, positions, output = cloudpickle.loads(self.data)
+            program = Program(
+                name=name,
+                operator=operator,
+                time_mode=time_mode,
+                input=_struct(rows),
+                key=_struct(key),
+                key_positions=positions,
+                output=_struct(output),
+            )
+            _unpacked[self.digest] = program
+            if len(_unpacked) > _KEPT:
+                _unpacked.popitem(last=False)
+        return program
+
+
+def _struct(text: str) -> StructType:
+    return StructType.fromJson(json.loads(text))

@@ -1,0 +1,95 @@
+"""The "braided" section of a query's progress."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from braided.control.balance import imbalance
+from braided.control.table import Loads, RoutingTable
+from braided.engine.reports import ChannelReport
+from braided.state.manifest import View
+
+__all__ = ["ProgressLog", "Steps", "section"]
+
+_KEPT = 200
+
+
+class Steps:
+    """How long each step of a batch took, in ms."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = (time.perf_counter() - begun) * 1000
+            self.ms[name] = round(self.ms.get(name, 0.0) + spent, 2)
+
+
+class ProgressLog:
+    """The newest sections by batch id, to go with Spark's progress of the same batch."""
+
+    def __init__(self) -> None:
+        self._sections: OrderedDict[int, dict[str, Any]] = OrderedDict()
+
+    def add(self, batch: int, content: dict[str, Any]) -> None:
+        self._sections[batch] = content
+        while len(self._sections) > _KEPT:
+            self._sections.popitem(last=False)
+
+    def get(self, batch: int) -> dict[str, Any] | None:
+        return self._sections.get(batch)
+
+
+def section(
+    view: View,
+    tables: Mapping[str, RoutingTable],
+    reports: Mapping[str, list[ChannelReport]],
+    moved: Mapping[str, int],
+    loads: Mapping[str, Loads],
+    steps: Steps,
+) -> dict[str, Any]:
+    """What one batch shows of itself."""
+    operators = {}
+    for name, channels in reports.items():
+        after = view.operators[name]
+        busy_ms = [round(report.busy_ns / 1e6, 2) for report in channels]
+        mean = sum(busy_ms) / len(busy_ms)
+        operators[name] = {
+            "channels": tables[name].channels,
+            "slots": after.meta.slots,
+            "epoch": tables[name].epoch,
+            "rows": sum(r.rows_in for r in channels),
+            "rowsOut": sum(r.rows_out for r in channels),
+            "keysTouched": sum(r.keys_touched for r in channels),
+            "keys": after.keys,
+            "stateBytes": after.bytes,
+            "changelogBytes": sum(r.log.bytes for r in channels if r.log is not None),
+            "snapshotBytes": sum(r.snap.bytes for r in channels if r.snap is not None),
+            "busyMs": busy_ms,
+            "imbalance": round(max(busy_ms) / mean, 3) if mean else 1.0,
+            "slotImbalance": round(imbalance(tables[name], loads[name]), 3),
+            "moves": moved.get(name, 0),
+            "slotsOpened": sum(r.slots_opened for r in channels),
+            "cacheHits": sum(r.cache_hits for r in channels),
+            "rolledBack": sum(r.rolled_back for r in channels),
+            "caughtUp": sum(r.caught_up for r in channels),
+            "rebuilt": sum(r.rebuilt for r in channels),
+            "bytesCaughtUp": sum(r.bytes_caught_up for r in channels),
+            "cacheErrors": sum(r.cache_errors for r in channels),
+        }
+    return {
+        "batchId": view.batch,
+        "redelivered": False,
+        "operators": operators,
+        "carryRows": sum(carried.rows for carried in view.carry),
+        "stepsMs": steps.ms,
+    }

@@ -1,0 +1,157 @@
+"""From rows to channels: which slot a row's key is in, which channel owns it, in what order rows arrive.
+
+Everything here is a JVM expression; no Python touches a row on the way. Hidden columns, all `bigint`:
+
+    __braided_o0, o1, ...   the order of rows: batch of origin, sequence, then one per operator passed
+    __braided_place         slot and key hash in one number, so that one comparison sorts both
+    __braided_k0, ...       grouping columns that are expressions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from braided.control.table import RoutingTable
+from braided.errors import OptionError
+
+__all__ = ["PLACE", "PLACE_SHIFT", "TIMER_SEQUENCE", "Keys", "Route", "admit", "order_columns", "sequence"]
+
+PLACE = "__braided_place"
+PLACE_SHIFT = 45
+"""A place is slot * 2^45 plus 45 bits of the key's hash; 2^18 slots keep it positive."""
+
+TIMER_SEQUENCE = 1 << 62
+"""Rows that a timer gives out come after all rows of their batch."""
+
+_ORDERABLE: dict[type[DataType], str] = {
+    ByteType: "bigint({0})",
+    ShortType: "bigint({0})",
+    IntegerType: "bigint({0})",
+    LongType: "{0}",
+    DateType: "bigint(unix_date({0}))",
+    TimestampType: "unix_micros({0})",
+    TimestampNTZType: "unix_micros(to_utc_timestamp({0}, current_timezone()))",
+}
+_KAFKA = {"topic": StringType, "partition": IntegerType, "offset": LongType}
+
+
+def order_columns(count: int) -> list[str]:
+    """The names of the first `count` order columns."""
+    return [f"__braided_o{i}" for i in range(count)]
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def sequence(schema: StructType, order_by: str | None) -> list[str]:
+    """SQL for the order of a source's rows: what the user says, what Kafka knows, or as they come."""
+    as_they_come = "monotonically_increasing_id()"
+    types = {field.name: field.dataType for field in schema.fields}
+    if order_by is not None:
+        if order_by not in types:
+            raise OptionError(
+                f"braided.orderBy names column {order_by!r}, but the stream has {', '.join(types)}"
+            )
+        conversion = _ORDERABLE.get(type(types[order_by]))
+        if conversion is None:
+            raise OptionError(
+                f"braided.orderBy takes an integral, date or timestamp column; {order_by!r} is "
+                f"{types[order_by].simpleString()}"
+            )
+        return [conversion.format(quoted(order_by)), as_they_come]
+    if all(isinstance(types.get(name), kind) for name, kind in _KAFKA.items()):
+        return ["shiftleft(bigint(partition), 44) | offset", "bigint(crc32(binary(topic)))"]
+    return [as_they_come]
+
+
+def admit(df: DataFrame, batch: int, sequence_sql: Sequence[str]) -> DataFrame:
+    """The rows of a batch with their order in front."""
+    names = order_columns(1 + len(sequence_sql))
+    values = [f"bigint({batch})", *sequence_sql]
+    return df.selectExpr(*[f"{v} AS {n}" for v, n in zip(values, names, strict=True)], "*")
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The grouping columns of an operator, as the routing needs them."""
+
+    columns: tuple[Column | str, ...]
+    """A name for a column that the rows have anyway, a Column for an expression."""
+
+    def hidden(self) -> list[Column]:
+        return [
+            column.alias(f"__braided_k{i}")
+            for i, column in enumerate(self.columns)
+            if isinstance(column, Column)
+        ]
+
+    def sql(self) -> list[str]:
+        return [
+            f"__braided_k{i}" if isinstance(column, Column) else quoted(column)
+            for i, column in enumerate(self.columns)
+        ]
+
+    def positions(self, names: Sequence[str]) -> list[int]:
+        """Where the keys are in the rows that reach a task (see `Route.apply`)."""
+        hidden = len(names)
+        found = []
+        for column in self.columns:
+            if isinstance(column, Column):
+                found.append(hidden)
+                hidden += 1
+            else:
+                found.append(names.index(column))
+        return found
+
+
+class Route:
+    """The way to one operator; keeps the parsed table while the epoch lasts."""
+
+    def __init__(self, keys: Keys, slots: int) -> None:
+        self._keys = keys
+        self._hidden = keys.hidden()
+        key_sql = ", ".join(keys.sql())
+        self._place = (
+            f"shiftleft(pmod(xxhash64({key_sql}), {slots}), {PLACE_SHIFT}) | "
+            f"shiftrightunsigned(xxhash64({key_sql}), {64 - PLACE_SHIFT}) AS {PLACE}"
+        )
+        self._table: RoutingTable | None = None
+        self._channel: Column | None = None
+
+    def apply(self, frame: DataFrame, table: RoutingTable, order: int, keep_order: bool) -> DataFrame:
+        """One partition per channel, sorted by slot, key and order.
+
+        The columns of the result: order columns if kept, the rows' own, hidden keys, the place.
+        """
+        if self._hidden:
+            frame = frame.select("*", *self._hidden)
+        frame = frame.selectExpr("*", self._place)
+        order_names = order_columns(order)
+        routed = frame.repartitionById(table.channels, self._channel_of(table))
+        placed = routed.sortWithinPartitions(PLACE, *self._keys.sql(), *order_names)
+        return placed if keep_order else placed.drop(*order_names)
+
+    def _channel_of(self, table: RoutingTable) -> Column:
+        # One literal array: a `lit` per slot would cost a call into the JVM each.
+        if self._table is not table or self._channel is None:
+            owners = ",".join(map(str, table.slots.tolist()))
+            slot = f"int(shiftright({PLACE}, {PLACE_SHIFT}))"
+            self._table, self._channel = table, F.expr(f"element_at(array({owners}), {slot} + 1)")
+        return self._channel

@@ -1,0 +1,111 @@
+"""One operator instance, lent to the keys of a task one after the other.
+
+`open` loads a key's record into the instance, user code runs, `close` gives the record back. Both
+are called for every key of every batch (100,000 and more), so they do as little as possible.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+
+from braided.api.operator import Operator, state_codec
+from braided.api.times import as_datetime
+from braided.errors import OutputSchemaError
+
+__all__ = ["OperatorRuntime"]
+
+_NOTHING: tuple[int, ...] = ()
+
+
+class OperatorRuntime:
+    """Runs the hooks of one operator class for one task."""
+
+    added: Iterable[int]
+    """Timers (ms) that the key closed last has now and had not before."""
+
+    removed: Iterable[int]
+    """Timers (ms) that the key closed last had before and has no longer."""
+
+    def __init__(
+        self, operator: type[Operator], batch_time_ms: int, watermark_ms: int | None = None
+    ) -> None:
+        self.codec = state_codec(operator)
+        self.op = operator()
+        self.op.batchTime = as_datetime(batch_time_ms)
+        self.op.watermark = None if watermark_ms is None else as_datetime(watermark_ms)
+        self.added = self.removed = _NOTHING
+        self._load = self.codec.load
+        self._dump = self.codec.dump
+        self._fresh = self.codec.fresh
+        self._raw: bytes | None = None
+        self._before: tuple[int, ...] = _NOTHING
+
+    def open(self, key: Row, raw: bytes | None) -> None:
+        """Lend the instance to a key with this record (None: a new key)."""
+        op = self.op
+        op.key = key
+        self._raw = raw
+        self._before = before = self._load(op, raw)
+        op._timers = set(before) if before else None
+
+    def close(self) -> bytes | None:
+        """The key's record as it is now; None if the key has none.
+
+        The very object given to `open` when nothing changed. A key without a record gets
+        none as long as it is as new: fields at their defaults and no timers. The same holds after
+        `forget()`.
+        """
+        op = self.op
+        timers = op._timers
+        record = self._dump(op, tuple(sorted(timers)) if timers else _NOTHING)
+        before = self._before
+        if timers or before:
+            now = timers or set()
+            self.added = sorted(now.difference(before))
+            self.removed = sorted(set(before).difference(now))
+        else:
+            self.added = self.removed = _NOTHING
+        raw = self._raw
+        if op._forgotten:
+            op._forgotten = False
+            raw = None
+        if record == raw:
+            return raw
+        return None if raw is None and record == self._fresh else record
+
+    def fire(self, ms: int) -> Any:
+        """Call `onTimer` for a pending timer of the open key, which is then no longer pending."""
+        op: Any = self.op
+        if op._timers is not None:
+            op._timers.discard(ms)
+        return op.onTimer(as_datetime(ms))
+
+    def rows_of(self, result: Any, hook: str) -> Iterable[Any]:
+        """What a hook returned, as an iterable of output rows (and tables)."""
+        if result is None:
+            return _NOTHING
+        if isinstance(result, pa.Table | pa.RecordBatch):
+            return (result,)
+        if isinstance(result, dict | Row | str | bytes) or not isinstance(result, Iterable):
+            raise OutputSchemaError(
+                f"{type(self.op).__name__}.{hook} returned {type(result).__name__} "
+                f"{result!r:.80}; yield each output row, or return a list of rows"
+            )
+        return result
+
+    def advice(self, error: BaseException) -> str | None:
+        """A sentence on an error whose own message does not say what to do, or None."""
+        name = type(self.op).__name__
+        found = re.search(rf"'{re.escape(name)}' object has no attribute '(\w+)'", str(error))
+        if isinstance(error, AttributeError) and found:
+            field = found[1]
+            return (
+                f"state is kept in annotated fields: declare `{field}: <type> = <default>` "
+                f"in class {name}"
+            )
+        return None

@@ -1,0 +1,174 @@
+"""Where output goes: prepared before the manifest, visible after it.
+
+    prepare   runs the batch's plan and leaves the output where no reader sees it; says what to publish
+    publish   makes visible what the manifest names; may be called again for the same batch
+
+A file sink's files are written where they will stay, under unique names, and become visible through `_spark_metadata`,
+as with Spark's own. For other sinks the output waits as Parquet in the checkpoint, so that a redelivered
+batch hands over identical rows.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from braided import failpoints
+from braided.engine.jvm import Jvm
+from braided.errors import CheckpointMismatchError
+from braided.state.files import Files
+
+__all__ = ["ConsoleSink", "FileSink", "ForeachBatchSink", "MemorySink", "NoopSink", "Sink"]
+
+
+class Sink(Protocol):
+    def open(self, spark: SparkSession, files: Files, fresh: bool) -> None:
+        """Called once before the first batch; `fresh` when the checkpoint has no batch yet."""
+
+    def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
+        """Runs the plan; what it returns is kept in the manifest."""
+
+    def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
+        """Makes the entries visible as the output of `batch`."""
+
+
+class NoopSink:
+    """Runs the plan and drops the rows."""
+
+    def open(self, spark: SparkSession, files: Files, fresh: bool) -> None:
+        pass
+
+    def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
+        df.write.format("noop").mode("overwrite").save()
+        return ()
+
+    def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
+        pass
+
+
+class _FilesOut:
+    """Runs a plan into files and takes down their names."""
+
+    def __init__(self, spark: SparkSession, files: Files, format: str) -> None:
+        self.jvm = Jvm(spark)
+        self.files = files
+        self._format = self.jvm.file_format(format)
+
+    def write(
+        self,
+        df: DataFrame,
+        path: str,
+        attempt: str,
+        partition_by: list[str],
+        options: dict[str, str],
+    ) -> tuple[str, ...]:
+        staging = f"out/{attempt}.list"
+        self.jvm.write_files(
+            df._jdf,
+            self._format,
+            path,
+            f"{self.files.root}/{staging}",
+            attempt,
+            partition_by,
+            options,
+        )
+        lines = self.files.read(f"{staging}/0").to_pybytes().decode().splitlines()
+        assert self.files.local is not None
+        shutil.rmtree(self.files.local / staging)
+        return tuple(lines[1:])  # the first is the log's version
+
+
+class FileSink:
+    """Parquet, ORC, JSON, CSV, text and other file formats, exactly once."""
+
+    def __init__(
+        self, format: str, path: str, partition_by: list[str], options: dict[str, str]
+    ) -> None:
+        self._format = format
+        self._path = path
+        self._partition_by = partition_by
+        self._options = options
+
+    def open(self, spark: SparkSession, files: Files, fresh: bool) -> None:
+        self._out = _FilesOut(spark, files, self._format)
+        self._log = self._out.jvm.sink_log(f"{self._path}/_spark_metadata")
+        if fresh and self._out.jvm.latest_in_sink_log(self._log) is not None:
+            raise CheckpointMismatchError(
+                f"the output path {self._path} has the log of another query in _spark_metadata, "
+                "but the checkpoint is new: batches would be taken for written already. "
+                "Use the checkpoint that goes with the path, or another path"
+            )
+
+    def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
+        return self._out.write(df, self._path, attempt, self._partition_by, self._options)
+
+    def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
+        failpoints.reach("publishing")
+        self._out.jvm.add_to_sink_log(self._log, batch, [json.loads(entry) for entry in entries])
+
+
+class _Staged:
+    """A sink that takes a batch as a DataFrame, after the manifest."""
+
+    def open(self, spark: SparkSession, files: Files, fresh: bool) -> None:
+        self._out = _FilesOut(spark, files, "parquet")
+
+    def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
+        self._schema = df.schema
+        path = f"out/{attempt}"
+        statuses = self._out.write(df, f"{self._out.files.root}/{path}", attempt, [], {})
+        names = [Path(json.loads(status)["path"]).name for status in statuses]
+        # What a later start needs to read the output of a batch it did not run.
+        return (df.schema.json(), *[f"{path}/{name}" for name in names])
+
+    def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
+        schema = StructType.fromJson(json.loads(entries[0]))
+        paths = [f"{self._out.files.root}/{name}" for name in sorted(entries[1:])]
+        if paths:
+            rows = spark.read.schema(schema).parquet(*paths)
+        else:
+            rows = spark.createDataFrame([], schema)
+        failpoints.reach("publishing")
+        self.hand_over(spark, batch, rows)
+
+    def hand_over(self, spark: SparkSession, batch: int, rows: DataFrame) -> None:
+        raise NotImplementedError
+
+
+class ForeachBatchSink(_Staged):
+    """The user's own function, at least once, with identical rows for the same batch id."""
+
+    def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
+        self._function = function
+
+    def hand_over(self, spark: SparkSession, batch: int, rows: DataFrame) -> None:
+        self._function(rows, batch)
+
+
+class ConsoleSink(_Staged):
+    """Prints each batch, as Spark's console sink does."""
+
+    def __init__(self, rows: int, truncate: bool) -> None:
+        self._rows = rows
+        self._truncate = truncate
+
+    def hand_over(self, spark: SparkSession, batch: int, rows: DataFrame) -> None:
+        line = "-" * 43
+        print(f"{line}\nBatch: {batch}\n{line}", flush=True)
+        rows.show(self._rows, self._truncate)
+
+
+class MemorySink(_Staged):
+    """A table in the driver's memory, named as the query."""
+
+    def __init__(self, spark: SparkSession, view: str, schema: StructType) -> None:
+        self._sink = Jvm(spark).memory_sink(schema.json(), view)
+
+    def hand_over(self, spark: SparkSession, batch: int, rows: DataFrame) -> None:
+        self._sink.write(batch, False, rows._jdf.collect())

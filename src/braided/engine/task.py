@@ -1,0 +1,428 @@
+"""One channel of an operator in one batch: rows in, rows out, changes of state.
+
+A task is a pure function of its slots' state at the version before and its ordered rows. It reads
+Arrow chunks sorted by slot, key and order, runs the operator key by key, gives its output away in Arrow chunks,
+and at the end writes one changelog and reports. Nothing it writes counts until the manifest names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.accumulators import Accumulator
+
+from braided import failpoints
+from braided.engine.carry import Cut
+from braided.engine.failure import operator_failure, to_text
+from braided.engine.program import PackedProgram, Program
+from braided.engine.reports import ChannelReport, ReportBox, SlotReport
+from braided.engine.route import PLACE_SHIFT, TIMER_SEQUENCE, order_columns
+from braided.engine.runtime import OperatorRuntime
+from braided.errors import BraidedError
+from braided.state.cache import Cache
+from braided.state.files import Files
+from braided.state.keys import record_key, timer_bound, timer_key, timer_parts, unwrap, wrap
+from braided.state.manifest import OperatorMeta, OperatorView
+from braided.state.manifests import Manifests
+from braided.state.slots import ChannelState, Limits, SlotState
+
+__all__ = ["ChannelTask", "TaskSpec"]
+
+OUTPUT_ROWS = 8192
+"""Rows per Arrow chunk that a task gives away."""
+CALL_ROWS = 10_000
+CALL_BYTES = 32 << 20
+"""`onBatch` gets the rows of a key in one call unless there are more than this."""
+_HASH_MASK = (1 << PLACE_SHIFT) - 1
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What one batch asks of an operator's tasks. Small: it travels with every task."""
+
+    program: PackedProgram
+    meta: OperatorMeta
+    token: str
+    """Names the try of the batch, so that a late task of an earlier one is not listened to."""
+    batch: int
+    flow: str
+    root: str
+    cache: str | None
+    limits: Limits
+    batch_time_ms: int
+    watermark_ms: int
+    due: dict[int, list[int]]
+    """Slots with a timer that is due, by channel."""
+    order: int
+    """How many order columns the input has."""
+    keep_order: bool
+    """Whether they came along, and the output needs them."""
+    cut: int | None
+    """Rows to process; the rest is carried."""
+
+
+class ChannelTask:
+    """What `mapInArrow` calls in every partition."""
+
+    def __init__(self, spec: TaskSpec, reports: Accumulator[list[bytes]]) -> None:
+        self._spec = spec
+        self._reports = reports
+
+    def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        try:
+            run = _Run(self._spec, context.partitionId())
+            yield from run.process(chunks)
+            report = run.finish()
+        except BraidedError as error:
+            raise RuntimeError(to_text(error)) from None
+        self._reports.add([ReportBox.encode(self._spec.token, report)])
+
+
+class _Run:
+    def __init__(self, spec: TaskSpec, channel: int) -> None:
+        self.spec = spec
+        self.channel = channel
+        self.program: Program = spec.program.unpack()
+        self.runtime = OperatorRuntime(
+            self.program.operator,
+            spec.batch_time_ms,
+            spec.watermark_ms if spec.watermark_ms > 0 else None,
+        )
+        self.files = Files(spec.root)
+        view = Manifests(self.files).view_at(spec.batch - 1, spec.flow)
+        self.state = ChannelState(
+            self.files,
+            Cache(Path(spec.cache)) if spec.cache else None,
+            self.program.name,
+            view.operators.get(self.program.name) or OperatorView.empty(spec.meta),
+            spec.limits,
+        )
+        self.attempt = f"{spec.batch}-{channel}-{uuid.uuid4().hex[:12]}"
+        self.started_ns = self.slot_started_ns = perf_counter_ns()
+        self.cut: Cut | None = None
+        # the open key
+        self.key: bytes | None = None
+        self.suffix = b""
+        self.long_key = False
+        self.slot: SlotState | None = None
+        self.slot_number = -1
+        # what is on its way out
+        self.pending: list[pa.Table] = []
+        self.pending_rows = 0
+        self.pending_tag: tuple[int, ...] | None = None
+        self.out: list[Any] = []
+        self.tags: list[tuple[int, ...]] = []
+        self.digest = hashlib.blake2b(digest_size=16)
+        # measurements
+        self.rows: dict[int, int] = {}
+        self.busy_ns: dict[int, int] = {}
+        self.rows_in = self.rows_out = self.keys_touched = 0
+
+    # -- the way of the rows ---------------------------------------------------------------
+
+    def process(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        spec, program = self.spec, self.program
+        first = spec.order if spec.keep_order else 0
+        width = len(program.input.fields)
+        self.cut = Cut(chunks, spec.cut, first + width)
+        by_batch = hasattr(program.operator, "onBatch")
+        apply = self._apply_batches if by_batch else self._apply_rows
+        for chunk in self.cut.through():
+            if chunk.num_rows:
+                self.rows_in += chunk.num_rows
+                failpoints.reach("task-rows")
+                yield from apply(chunk, first, width)
+        if by_batch:
+            yield from self._call_batch()
+        self._close_key()
+        if hasattr(program.operator, "onTimer"):
+            yield from self._fire_timers()
+        self._leave_slot()
+        if self.out:
+            yield self._flush()
+
+    def _groups(
+        self, chunk: pa.RecordBatch, first: int, width: int
+    ) -> Iterator[tuple[int, int, int, bytes, Any]]:
+        """(start, end, slot, key bytes, key row) for each run of one key in a chunk."""
+        program = self.program
+        columns = [chunk.column(first + position) for position in program.key_positions]
+        starts = program.keys.changes(columns).nonzero()[0]
+        heads = pa.RecordBatch.from_arrays(
+            [column.take(pa.array(starts)) for column in columns], schema=program.key_schema
+        )
+        places = chunk.column(chunk.num_columns - 1).to_numpy()[starts]
+        slots = (places >> PLACE_SHIFT).tolist()
+        self.state.prepare(set(slots))
+        begins = starts.tolist()
+        ends = [*begins[1:], chunk.num_rows]
+        keys = program.keys.encode_batch(heads.columns)
+        return zip(begins, ends, slots, keys, program.key_rows.rows(heads), strict=True)
+
+    def _apply_rows(self, chunk: pa.RecordBatch, first: int, width: int) -> Iterator[pa.RecordBatch]:
+        rows = self.program.rows.rows(chunk.select(range(first, first + width)))
+        tags = self._order_of(chunk)
+        call = self.runtime.op.onRow
+        checked = None if inspect.isgeneratorfunction(call) else self.runtime.rows_of
+        out = self.out
+        for begin, end, slot, key, key_row in self._groups(chunk, first, width):
+            if key != self.key:
+                self._open_key(slot, key, key_row)
+            self.rows[slot] += end - begin
+            row = None
+            try:
+                for index in range(begin, end):
+                    row = rows[index]
+                    given = call(row) if checked is None else checked(call(row), "onRow")
+                    if tags is None:
+                        out.extend(given)
+                    else:
+                        self._extend_tagged(given, tags[index])
+                    if len(out) >= OUTPUT_ROWS:
+                        yield self._flush()
+            except Exception as error:
+                raise self._failed(error, key_row, row) from None
+
+    def _apply_batches(
+        self, chunk: pa.RecordBatch, first: int, width: int
+    ) -> Iterator[pa.RecordBatch]:
+        table = pa.Table.from_batches([chunk.select(range(first, first + width))])
+        tags = self._order_of(chunk)
+        for begin, end, slot, key, key_row in self._groups(chunk, first, width):
+            if key != self.key:
+                yield from self._call_batch()
+                self._open_key(slot, key, key_row)
+                self.pending_rows = 0
+                self.pending = []
+            self.rows[slot] += end - begin
+            if not self.pending:
+                self.pending_tag = tags[begin] if tags is not None else None
+            self.pending.append(table.slice(begin, end - begin))
+            self.pending_rows += end - begin
+            while self.pending_rows >= CALL_ROWS or (
+                end == chunk.num_rows and sum(t.nbytes for t in self.pending) >= CALL_BYTES
+            ):
+                yield from self._call_batch(CALL_ROWS)
+
+    def _call_batch(self, limit: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Hands the open key's pending rows, at most `limit` of them, to `onBatch`."""
+        if self.key is None or not self.pending_rows:
+            return
+        whole = self.pending[0] if len(self.pending) == 1 else pa.concat_tables(self.pending)
+        if limit is not None and whole.num_rows > limit:
+            table, rest = whole.slice(0, limit), whole.slice(limit)
+            self.pending, self.pending_rows = [rest], rest.num_rows
+        else:
+            table = whole
+            self.pending, self.pending_rows = [], 0
+        number = 0
+        try:
+            for item in self.runtime.rows_of(self.runtime.op.onBatch(table), "onBatch"):
+                if isinstance(item, pa.Table | pa.RecordBatch):
+                    yield from self._flush_arrow(item, number)
+                    number += item.num_rows
+                    continue
+                self.out.append(item)
+                if self.pending_tag is not None:
+                    self.tags.append((*self.pending_tag, number))
+                number += 1
+                if len(self.out) >= OUTPUT_ROWS:
+                    yield self._flush()
+        except Exception as error:
+            raise self._failed(error, self.runtime.op.key, table) from None
+
+    # -- keys and slots --------------------------------------------------------------------
+
+    def _open_key(self, slot: int, key: bytes, key_row: Any) -> None:
+        self._close_key()
+        if slot != self.slot_number:
+            self._enter_slot(slot)
+        self.key = key
+        self.suffix, self.long_key = record_key(key)
+        assert self.slot is not None
+        raw = self.slot.get(self.suffix)
+        if raw is not None and self.long_key:
+            raw = unwrap(self.suffix, raw)[1]
+        self.runtime.open(key_row, raw)
+        self.keys_touched += 1
+
+    def _close_key(self) -> None:
+        if self.key is None:
+            return
+        slot, key = self.slot, self.key
+        assert slot is not None
+        record = self.runtime.close()
+        if record is None:
+            slot.delete(self.suffix)
+        else:
+            slot.put(self.suffix, wrap(key, record) if self.long_key else record)
+        for ms in self.runtime.removed:
+            slot.delete(timer_key(ms, key)[0])
+        for ms in self.runtime.added:
+            slot.put(*timer_key(ms, key))
+        self.key = None
+
+    def _enter_slot(self, slot: int) -> None:
+        self._leave_slot()
+        self.slot = self.state.slot(slot)
+        self.slot_number = slot
+        self.rows.setdefault(slot, 0)
+
+    def _leave_slot(self) -> None:
+        now = perf_counter_ns()
+        if self.slot_number >= 0:
+            spent = now - self.slot_started_ns
+            self.busy_ns[self.slot_number] = self.busy_ns.get(self.slot_number, 0) + spent
+        self.slot_started_ns = now
+        self.slot_number = -1
+
+    # -- timers ----------------------------------------------------------------------------
+
+    def _fire_timers(self) -> Iterator[pa.RecordBatch]:
+        """Fires what is due in the slots touched and in those the driver says have something due.
+
+        A timer set here for a time that has passed fires in the next batch, so that this one ends.
+        """
+        spec = self.spec
+        now_ms = spec.watermark_ms if self.program.time_mode == "EventTime" else spec.batch_time_ms
+        touched = {*self.rows, *spec.due.get(self.channel, ())}
+        self.state.prepare(touched)
+        due = [
+            (*timer_parts(suffix, value), number)
+            for number in sorted(touched)
+            for suffix, value in self.state.slot(number).scan(b"t", timer_bound(now_ms + 1))
+        ]
+        if not due:
+            return
+        keys = [key for _, key, _ in due]
+        key_rows = self.program.key_rows.rows_of(self.program.keys.decode_batch(keys))
+        places = self._hash_bits(keys) if spec.keep_order else None
+        for index, ((ms, key, number), key_row) in enumerate(zip(due, key_rows, strict=True)):
+            self._open_key(number, key, key_row)
+            try:
+                given = self.runtime.rows_of(self.runtime.fire(ms), "onTimer")
+                if places is None:
+                    self.out.extend(given)
+                else:
+                    tag = (spec.batch, TIMER_SEQUENCE + ms, *[0] * (spec.order - 2))
+                    self._extend_tagged(given, tag, places[index] << 18)
+            except Exception as error:
+                raise self._failed(error, key_row, f"timer of {ms} ms") from None
+            self._close_key()
+            if len(self.out) >= OUTPUT_ROWS:
+                yield self._flush()
+
+    @staticmethod
+    def _hash_bits(keys: list[bytes]) -> list[int]:
+        """44 bits of each key that order the output of timers fired at one time."""
+        return [
+            int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) >> 20 for key in keys
+        ]
+
+    # -- the way out -----------------------------------------------------------------------
+
+    def _order_of(self, chunk: pa.RecordBatch) -> list[tuple[int, ...]] | None:
+        if not self.spec.keep_order:
+            return None
+        columns = [chunk.column(i).to_numpy().tolist() for i in range(self.spec.order)]
+        return list(zip(*columns, strict=True))
+
+    def _extend_tagged(self, given: Iterable[Any], tag: tuple[int, ...], first: int = 0) -> None:
+        for number, item in enumerate(given, first):
+            self.out.append(item)
+            self.tags.append((*tag, number))
+
+    def _failed(self, error: Exception, key: Any, row: Any) -> BraidedError:
+        if isinstance(error, BraidedError):
+            return error
+        advice = self.runtime.advice(error)
+        return operator_failure(error, self.program.name, key, row, self.spec.batch, advice)
+
+    def _flush(self) -> pa.RecordBatch:
+        encoded = self.program.encoder.encode(self.out)
+        chunk = self._tagged(encoded, self.tags)
+        self.out.clear()
+        self.tags.clear()
+        return chunk
+
+    def _flush_arrow(
+        self, table: pa.Table | pa.RecordBatch, number: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Arrow given by `onBatch` leaves as it is, after what was given before it."""
+        if self.out:
+            yield self._flush()
+        for chunk in self.program.encoder.encode_arrow(table):
+            tags = []
+            if self.pending_tag is not None:
+                tags = [(*self.pending_tag, number + n) for n in range(chunk.num_rows)]
+            number += chunk.num_rows
+            yield self._tagged(chunk, tags)
+
+    def _tagged(self, chunk: pa.RecordBatch, tags: list[tuple[int, ...]]) -> pa.RecordBatch:
+        self.rows_out += chunk.num_rows
+        if not self.spec.keep_order:
+            return chunk
+        order = [pa.array(column, pa.int64()) for column in zip(*tags, strict=True)]
+        if not order:
+            order = [pa.array([], pa.int64())] * (self.spec.order + 1)
+        names = [*order_columns(self.spec.order + 1), *chunk.schema.names]
+        tagged = pa.RecordBatch.from_arrays([*order, *chunk.columns], names=names)
+        # A later operator reads this through a shuffle that Spark may run again: whether a second
+        # run gave the same rows must be seen.
+        for column in tagged.columns:
+            for buffer in column.buffers():
+                if buffer is not None:
+                    self.digest.update(buffer)
+        return tagged
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def finish(self) -> ChannelReport:
+        assert self.cut is not None
+        program = self.program
+        changes = self.state.finish(f"state/{program.name}/{self.attempt}")
+        carry = self.cut.keep(self.files, program.name, f"carry/{self.attempt}.arrow")
+        slots = tuple(
+            SlotReport(
+                slot=slot.slot,
+                rows=self.rows.get(slot.slot, 0),
+                busy_ns=self.busy_ns.get(slot.slot, 0),
+                keys=slot.keys_added,
+                bytes=slot.bytes_added,
+                due_ms=slot.due_ms,
+            )
+            for slot in changes.slots
+        )
+        return ChannelReport(
+            operator=program.name,
+            channel=self.channel,
+            attempt=self.attempt,
+            log=changes.log,
+            snap=changes.snap,
+            carry=carry,
+            slots=slots,
+            rows_in=self.rows_in,
+            rows_out=self.rows_out,
+            keys_touched=self.keys_touched,
+            busy_ns=perf_counter_ns() - self.started_ns,
+            output_digest=self.digest.hexdigest() if self.spec.keep_order else "",
+            slots_opened=changes.opened,
+            cache_hits=changes.hits,
+            rolled_back=changes.rolled_back,
+            caught_up=changes.caught_up,
+            rebuilt=changes.rebuilt,
+            bytes_caught_up=changes.bytes_caught_up,
+            cache_errors=changes.cache_errors,
+        )
+

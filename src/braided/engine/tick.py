@@ -1,0 +1,129 @@
+"""The tick: a streaming source without rows that makes Spark run a batch.
+
+Spark calls `foreachBatch` only when a source has news. Carried rows, due timers and commands
+must not wait for that, so every flow's input is united with this source. What is waiting is said
+in a small local file, the *bell*: `need` asks for a batch at once, `due_ms` for one at that time.
+The reader runs in a Python process of its own beside the driver and looks at the bell whenever
+Spark asks for the latest offset.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+__all__ = ["Bell", "TickSource", "with_tick"]
+
+
+class _Ring(msgspec.Struct, frozen=True):
+    need: bool
+    due_ms: int | None
+
+
+class Bell:
+    """The driver's end: what asks for a batch without input."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="braided-bell-")
+        self.path = Path(self._directory.name) / "bell.json"
+        self._lock = threading.Lock()
+        self._due_ms: int | None = None
+        self._need = False
+        self._write()
+
+    def ring(self) -> None:
+        """Asks for a batch as soon as Spark looks."""
+        with self._lock:
+            self._need = True
+            self._write()
+
+    def answer(self) -> None:
+        """A batch has begun: what rang so far is being seen to."""
+        with self._lock:
+            self._need, self._due_ms = False, None
+            self._write()
+
+    def set_due(self, due_ms: int | None) -> None:
+        """Asks for a batch at a point in time."""
+        with self._lock:
+            if due_ms != self._due_ms:
+                self._due_ms = due_ms
+                self._write()
+
+    def close(self) -> None:
+        self._directory.cleanup()
+
+    def _write(self) -> None:
+        # Renaming is atomic: the reader sees the old ring or the new one, never half of one.
+        fresh = self.path.with_suffix(".new")
+        fresh.write_bytes(msgspec.json.encode(_Ring(self._need, self._due_ms)))
+        os.replace(fresh, self.path)
+
+
+class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        # Nothing to fix in advance: such a query goes on until the bell is silent.
+        pass
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, int]:
+        try:
+            ring = msgspec.json.decode(Path(self._path).read_bytes(), type=_Ring)
+        except FileNotFoundError:  # the query is being closed
+            return {"n": start["n"]}
+        now_ms = time.time_ns() // 1_000_000
+        rings = ring.need or (ring.due_ms is not None and ring.due_ms <= now_ms)
+        return {"n": start["n"] + rings}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return []
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        return iter(())
+
+    def commit(self, end: dict[str, Any]) -> None:
+        pass
+
+
+class TickSource(DataSource):
+    """`spark.readStream.format("braided_tick")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "braided_tick"
+
+    def schema(self) -> StructType:
+        return StructType.fromJson(msgspec.json.decode(self.options["schema"]))
+
+    def streamReader(self, schema: StructType) -> _Reader:
+        return _Reader(self.options["path"])
+
+
+def with_tick(source: DataFrame, bell: Bell) -> DataFrame:
+    """The source, and a batch whenever the bell rings."""
+    spark: SparkSession = source.sparkSession
+    spark.dataSource.register(TickSource)
+    tick = (
+        spark.readStream.format(TickSource.name())
+        .option("path", str(bell.path))
+        .option("schema", source.schema.json())
+        .load()
+    )
+    # By position: both sides have the same columns, and names may repeat.
+    return source.union(tick)

@@ -1,0 +1,110 @@
+"""Every error Braided raises on purpose, one kind per thing the caller does next.
+
+    BraidedError
+    ├── DefinitionError            change the program: it is refused before anything runs
+    │   ├── OperatorDefinitionError    the Operator class itself
+    │   ├── OptionError                an option's name or value
+    │   └── UnsupportedError           a call that has no meaning on a keyed, per-batch stream
+    ├── CheckpointError            look at the checkpoint: the query refuses to touch it
+    │   ├── CheckpointMismatchError    it belongs to another flow, or the flow has changed
+    │   ├── CheckpointCorruptError     a file is damaged or missing
+    │   ├── CheckpointVersionError     a newer Braided wrote it
+    │   ├── CheckpointWriteError       it can't be written: read-only, full, no permission
+    │   └── FencedError                another query holds it
+    └── BatchError                 a batch failed; nothing of it was committed
+        ├── OperatorError              user code raised
+        ├── OutputSchemaError          a row does not fit the declared output schema
+        ├── StateValueError            a value does not fit its state field's type
+        ├── ChannelMissingError        Spark finished without every channel reporting
+        └── NondeterministicBatchError two attempts of one channel disagree
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BatchError",
+    "BraidedError",
+    "ChannelMissingError",
+    "CheckpointCorruptError",
+    "CheckpointError",
+    "CheckpointMismatchError",
+    "CheckpointVersionError",
+    "CheckpointWriteError",
+    "DefinitionError",
+    "FencedError",
+    "NondeterministicBatchError",
+    "OperatorDefinitionError",
+    "OperatorError",
+    "OptionError",
+    "OutputSchemaError",
+    "StateValueError",
+    "UnsupportedError",
+]
+
+
+class BraidedError(Exception):
+    """Base of all errors raised by Braided."""
+
+
+class DefinitionError(BraidedError):
+    """The program asks for something that can't run; nothing was started."""
+
+
+class OperatorDefinitionError(DefinitionError, TypeError):
+    """An Operator class that can't be used, named by class and field."""
+
+
+class OptionError(DefinitionError, ValueError):
+    """An unknown option or a value it does not take."""
+
+
+class UnsupportedError(DefinitionError, NotImplementedError):
+    """A call that has no meaning, or no support, at this place of a flow."""
+
+
+class CheckpointError(BraidedError):
+    """The checkpoint can't be used as it is."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """The checkpoint was written by a flow that this one does not continue."""
+
+
+class CheckpointCorruptError(CheckpointError):
+    """A durable file is damaged or missing."""
+
+
+class CheckpointVersionError(CheckpointError):
+    """The checkpoint's format is newer than this Braided."""
+
+
+class CheckpointWriteError(CheckpointError, OSError):
+    """The checkpoint can't be written."""
+
+
+class FencedError(CheckpointError):
+    """Another query holds, or has taken over, this checkpoint."""
+
+
+class BatchError(BraidedError):
+    """A batch failed and nothing of it was committed."""
+
+
+class OperatorError(BatchError):
+    """User code raised while processing a row, a batch or a timer of one key."""
+
+
+class OutputSchemaError(BatchError, TypeError):
+    """A row that an operator gave out does not fit the declared schema."""
+
+
+class StateValueError(BatchError, TypeError):
+    """A value put into a state field does not fit the field's type."""
+
+
+class ChannelMissingError(BatchError):
+    """Spark finished the job but a channel did not report."""
+
+
+class NondeterministicBatchError(BatchError):
+    """Two attempts of one channel of one batch produced different results."""

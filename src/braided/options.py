@@ -1,0 +1,296 @@
+"""The options of a query: one table that parses them, explains them and words their errors.
+
+An option is given as `.option("braided.slots", 512)` on the writer or as `spark.braided.slots` in
+the session's configuration; the writer's wins. Names don't care about case, as Spark's options
+don't. Whatever is wrong is found before the query starts, and all of it is told at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from braided.errors import OptionError
+
+__all__ = ["MAX_CHANNELS", "MAX_SLOTS", "Options"]
+
+MAX_SLOTS = 262_144
+MAX_CHANNELS = 65_536  # a channel number fits 16 bits in the manifest
+
+_WRITER_PREFIX = "braided."
+_SESSION_PREFIX = "spark.braided."
+
+_MS_PER_UNIT = {
+    "us": 0.001,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_BYTES_PER_UNIT = {
+    unit + suffix: 1 << shift
+    for unit, shift in {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}.items()
+    for suffix in ("", "b")
+} | {"b": 1}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a query runs with, every value checked."""
+
+    slots: int = 256
+    channels: int = 1
+    snapshot_min_bytes: int = 1 << 20
+    snapshot_factor: float = 2.0
+    snapshot_per_task: int = 4
+    retained_manifests: int = 100
+    full_manifest_every: int = 64
+    order_preserving: bool = False
+    order_by: str | None = None
+    cache_dir: str | None = None
+    stop_timeout_s: float = 60.0
+    given: frozenset[str] = field(default=frozenset(), compare=False)  # fields that were asked for
+
+    @classmethod
+    def parse(
+        cls,
+        writer: Mapping[str, Any],
+        session: Mapping[str, Any] | None = None,
+        *,
+        channels: int = 1,
+    ) -> Options:
+        """Reads the options from a writer's options and a session's configuration.
+
+        Names without our prefix are somebody else's and passed over. `channels` is what
+        `braided.channels` falls back on: the caller knows Spark's default parallelism.
+        """
+        found: dict[str, tuple[str, str]] = {}  # field: (the name as written, the value)
+        problems = []
+        for mapping, prefix in ((session or {}, _SESSION_PREFIX), (writer, _WRITER_PREFIX)):
+            for written, value in mapping.items():
+                if value is None or not written.lower().startswith(prefix):
+                    continue
+                option = _BY_NAME.get(written[len(prefix) :].lower())
+                if option is None:
+                    problems.append(_unknown(written, prefix))
+                else:
+                    found[option.field] = (written, _text(value))
+        values: dict[str, Any] = {}
+        for option in _TABLE:
+            if option.field not in found:
+                continue
+            written, text = found[option.field]
+            try:
+                values[option.field] = option.kind.parse(text)
+            except ValueError:
+                problems.append(f"{written} is {text!r}; it takes {option.kind.takes}.")
+        if problems:
+            if len(problems) > 1:
+                problems = [f"{len(problems)} options are wrong:", *problems]
+            raise OptionError("\n".join(problems))
+        # More channels than slots would idle, which nobody who did not ask for it should get.
+        values.setdefault("channels", max(1, min(channels, values.get("slots", cls.slots))))
+        return cls(**values, given=frozenset(found))
+
+    @staticmethod
+    def names() -> list[str]:
+        """Every option's name, as given to a writer."""
+        return [_WRITER_PREFIX + option.name for option in _TABLE]
+
+    @staticmethod
+    def describe() -> str:
+        """All options as a Markdown table, for the documentation."""
+        lines = ["| option | takes | default | meaning |", "|---|---|---|---|"]
+        for option in _TABLE:
+            default = option.default or option.kind.show(_DEFAULTS[option.field])
+            name = _WRITER_PREFIX + option.name
+            lines.append(f"| `{name}` | {option.kind.takes} | {default} | {option.meaning} |")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of value: how a person is told what it takes, how text becomes it and back."""
+
+    takes: str
+    parse: Callable[[str], Any]  # ValueError when the text does not fit
+    show: Callable[[Any], str] = str
+
+
+@dataclass(frozen=True)
+class _Option:
+    name: str
+    field: str
+    kind: _Kind
+    meaning: str
+    default: str = ""  # in words, where the field's default does not say it
+
+
+def _whole(least: int, most: int | None = None) -> _Kind:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]+", text):
+            raise ValueError
+        number = int(text)
+        if number < least or (most is not None and number > most):
+            raise ValueError
+        return number
+
+    span = f"from {least} to {most}" if most is not None else f"of at least {least}"
+    return _Kind(f"a whole number {span}", parse)
+
+
+def _parse_factor(text: str) -> float:
+    number = float(text)
+    if not (number > 0 and math.isfinite(number)):
+        raise ValueError
+    return number
+
+
+def _parse_flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError
+    return text.lower() == "true"
+
+
+def _parse_size(text: str) -> int:
+    match = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text.lower())
+    if not match or (match[2] or "b") not in _BYTES_PER_UNIT:
+        raise ValueError
+    return int(match[1]) * _BYTES_PER_UNIT[match[2] or "b"]
+
+
+def _parse_seconds(text: str) -> float:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?)\s*([a-z]*)", text.lower())
+    if not match or (match[2] or "s") not in _MS_PER_UNIT:
+        raise ValueError
+    return float(match[1]) * _MS_PER_UNIT[match[2] or "s"] / 1000
+
+
+def _parse_column(text: str) -> str:
+    if not text:
+        raise ValueError
+    return text
+
+
+def _parse_directory(text: str) -> str:
+    path = text.removeprefix("file://") if text.startswith("file:///") else text
+    if not path or "://" in path:
+        raise ValueError
+    # Tasks run in other working directories than the driver's.
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _show_size(size: int) -> str:
+    for unit in "gmk":
+        if size and size % _BYTES_PER_UNIT[unit] == 0:
+            return f"{size // _BYTES_PER_UNIT[unit]}{unit}"
+    return str(size)
+
+
+_FLAG = _Kind("true or false", _parse_flag, lambda flag: str(flag).lower())
+_FACTOR = _Kind("a number above 0", _parse_factor)
+_SIZE = _Kind("a size: bytes, or a number with k, m, g or t such as 64m", _parse_size, _show_size)
+_SECONDS = _Kind(
+    "a time: seconds, or a number with ms, s, m or h such as 500ms",
+    _parse_seconds,
+    lambda seconds: f"{seconds:g}s",
+)
+_COLUMN = _Kind("the name of a column", _parse_column)
+_DIRECTORY = _Kind("the path of a directory on a local disk", _parse_directory)
+
+_TABLE = (
+    _Option(
+        "slots",
+        "slots",
+        _whole(1, MAX_SLOTS),
+        "how many slots an operator's keys are hashed into; fixed at its first start",
+    ),
+    _Option(
+        "channels",
+        "channels",
+        _whole(1, MAX_CHANNELS),
+        "how many channels an operator starts with; `rescale` changes it while the query runs",
+        default="Spark's default parallelism",
+    ),
+    _Option(
+        "snapshot.minBytes",
+        "snapshot_min_bytes",
+        _SIZE,
+        "a slot with less changelog than this is not worth a snapshot",
+    ),
+    _Option(
+        "snapshot.factor",
+        "snapshot_factor",
+        _FACTOR,
+        "a slot gets a new snapshot when its changelog is this many times its size",
+    ),
+    _Option(
+        "snapshot.perTask",
+        "snapshot_per_task",
+        _whole(1),
+        "how many snapshots a task writes at most in one batch",
+    ),
+    _Option(
+        "retainedManifests",
+        "retained_manifests",
+        _whole(2),
+        "how many batches back the checkpoint can be read; older files are deleted",
+    ),
+    _Option(
+        "fullManifestEvery",
+        "full_manifest_every",
+        _whole(1),
+        "every so many batches a manifest is complete and not a difference",
+    ),
+    _Option(
+        "orderPreserving",
+        "order_preserving",
+        _FLAG,
+        "output in the order a single channel would give, merged in one last task",
+    ),
+    _Option(
+        "orderBy",
+        "order_by",
+        _COLUMN,
+        "rows of a key are processed in the order of this column",
+        default="the order of arrival",
+    ),
+    _Option(
+        "cache.dir",
+        "cache_dir",
+        _DIRECTORY,
+        "where each host keeps its copy of the state",
+        default="Spark's local directory",
+    ),
+    _Option(
+        "stopTimeout",
+        "stop_timeout_s",
+        _SECONDS,
+        "how long `stop()` waits for the running batch before it interrupts it",
+    ),
+)
+_BY_NAME = {option.name.lower(): option for option in _TABLE}
+_DEFAULTS = {each.name: each.default for each in fields(Options)}
+
+
+def _text(value: Any) -> str:
+    """A value as Spark's `option` would pass it on."""
+    return (str(value).lower() if isinstance(value, bool) else str(value)).strip()
+
+
+def _unknown(written: str, prefix: str) -> str:
+    name = written[len(prefix) :].lower()
+    # A cutoff of 0 always finds one: the nearest, however far.
+    [nearest] = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.0)
+    known = ", ".join(sorted(prefix + option.name for option in _TABLE))
+    return (
+        f"There is no option {written}; the nearest is {prefix}{_BY_NAME[nearest].name}. "
+        f"The options are: {known}."
+    )

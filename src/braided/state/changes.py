@@ -1,0 +1,57 @@
+"""The difference between two versions of a slot, computed in bulk.
+
+A batch may change a hundred thousand keys, so everything here works on whole lists and leaves the
+loop per key to C where it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import compress
+from operator import eq, not_
+from typing import NamedTuple
+
+__all__ = ["Changes", "changes_of", "size_of"]
+
+
+class Changes(NamedTuple):
+    """What differs: suffixes ascending, their new and their old values (None: not there)."""
+
+    suffixes: list[bytes]
+    values: list[bytes | None]
+    olds: list[bytes | None]
+    keys_added: int
+    bytes_added: int
+
+
+def changes_of(
+    suffixes: list[bytes], values: list[bytes | None], olds: list[bytes | None]
+) -> Changes:
+    """The changes from `olds` to `values`; what is as it was is no change."""
+    same = list(map(eq, values, olds))
+    if True in same:
+        differs = list(map(not_, same))
+        suffixes = list(compress(suffixes, differs))
+        values = list(compress(values, differs))
+        olds = list(compress(olds, differs))
+    return Changes(suffixes, values, olds, *_growth(suffixes, values, olds))
+
+
+def size_of(suffixes: Iterable[bytes], values: Iterable[bytes | None]) -> int:
+    """The bytes of some changes, by which chains and snapshots are weighed."""
+    return sum(map(len, suffixes)) + sum(map(len, filter(None, values)))
+
+
+def _growth(
+    suffixes: list[bytes], values: list[bytes | None], olds: list[bytes | None]
+) -> tuple[int, int]:
+    keys = 0
+    size = size_of((), values) - size_of((), olds)
+    if None in olds or None in values:
+        for suffix, value, old in zip(suffixes, values, olds, strict=True):
+            if (value is None) is not (old is None):
+                step = 1 if old is None else -1
+                size += step * len(suffix)
+                if suffix[0] in b"kK":
+                    keys += step
+    return keys, size

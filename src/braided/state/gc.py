@@ -1,0 +1,132 @@
+"""Removing what no batch that must be kept can need.
+
+Kept are the newest `retain` manifests, and those before them back to a full one: whatever manifest
+is there can be read, with all its state. So state only goes when a newer full manifest takes over
+as the oldest one kept, and what then goes is the difference of two views: nothing is listed, and
+batches in between cost one look at a number.
+
+    runs      reachable from no manifest kept
+    out       of a batch older than the newest `retain`: published long ago
+    carry     named by no manifest kept
+
+Manifests go first, the newest of them first, then what only they needed. A crash in between leaves
+files that nobody names; those, and what attempts that lost have written, are found by a listing
+when a query starts. Files of a batch that is not yet committed are never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from braided import failpoints
+from braided.state.files import Files
+from braided.state.manifest import View
+from braided.state.manifests import DIRECTORY, Manifests
+from braided.state.register import TEMPORARY
+from braided.state.runs import batch_of
+
+__all__ = ["Collector", "collect"]
+
+_STATE, _OUT, _CARRY = "state", "out", "carry"
+_DELETED_TOGETHER = 64
+
+
+def collect(files: Files, manifests: Manifests, retain: int) -> int:
+    """Removes everything that can go, found by listing; the number of files removed."""
+    collector = Collector(files, manifests, retain)
+    return collector.collect_orphans()
+
+
+class Collector:
+    """Collects as batches are committed. Only the holder of the lease may."""
+
+    def __init__(self, files: Files, manifests: Manifests, retain: int) -> None:
+        if retain < 1:
+            raise ValueError(f"the newest manifest must be kept: retain is {retain}")
+        self._files = files
+        self._manifests = manifests
+        self._retain = retain
+        self._oldest: View | None = None  # the view at the oldest manifest kept, once known
+        self._seen = -1
+        self._fulls: list[int] = []
+
+    def collect(self, newest: int) -> int:
+        """After batch `newest` was committed: removes what it made unneeded."""
+        if self._oldest is None:
+            return self.collect_orphans()
+        for batch in range(self._seen + 1, newest + 1):
+            if self._manifests.read(batch).full:
+                self._fulls.append(batch)
+        self._seen = newest
+        removed = self._delete(self._outdated(newest))
+        base = self._base(newest)
+        if base > self._oldest.batch:
+            removed += self._advance(base)
+        return removed
+
+    def collect_orphans(self) -> int:
+        """Removes everything unneeded, found by listing the checkpoint."""
+        batches = self._manifests.batches()
+        if not batches:
+            return 0
+        newest = batches[-1]
+        window = max(batches[0], newest - self._retain + 1)
+        base = self._manifests.base_of(window)
+        self._fulls = [b for b in range(base, newest + 1) if self._manifests.read(b).full]
+        self._seen = newest
+        self._oldest = self._manifests.view_at(base)
+        pruned = self._manifests.prune(base)
+        failpoints.reach("gc")
+        needed = self._oldest.live_files() | self._added(base, newest)
+        listed = [*self._files.list(_STATE), *self._files.list(_CARRY)]
+        doomed = [name for name in listed if name not in needed and _committed(name, newest)]
+        halves = [name for name in self._files.list(DIRECTORY) if name.endswith(TEMPORARY)]
+        return len(pruned) + self._delete([*doomed, *halves, *self._outdated(newest)])
+
+    def _base(self, newest: int) -> int:
+        """The oldest manifest to keep: a full one."""
+        window = newest - self._retain + 1
+        while len(self._fulls) > 1 and self._fulls[1] <= window:
+            self._fulls.pop(0)
+        return self._fulls[0]
+
+    def _advance(self, base: int) -> int:
+        """Makes a newer full manifest the oldest one kept."""
+        assert self._oldest is not None
+        known = self._oldest.live_files() | self._added(self._oldest.batch, base)
+        self._oldest = self._manifests.view_at(base)
+        pruned = self._manifests.prune(base)
+        failpoints.reach("gc")
+        needed = self._oldest.live_files() | self._added(base, self._seen)
+        return len(pruned) + self._delete(known - needed)
+
+    def _added(self, start: int, stop: int) -> set[str]:
+        """The files that the batches after `start`, up to `stop`, brought."""
+        names: set[str] = set()
+        for batch in range(start + 1, stop + 1):
+            manifest = self._manifests.read(batch)
+            names.update(carried.name for carried in manifest.carry)
+            for part in manifest.operators.values():
+                names.update(run.name for run in part.runs[len(part.runs) - part.new :])
+        return names
+
+    def _outdated(self, newest: int) -> list[str]:
+        """Prepared output of batches that are older than those kept."""
+        oldest = newest - self._retain + 1
+        return [
+            name
+            for name in self._files.list(_OUT)
+            if (batch := batch_of(name)) is not None and batch < oldest
+        ]
+
+    def _delete(self, names: Iterable[str]) -> int:
+        ordered = sorted(names)
+        for start in range(0, len(ordered), _DELETED_TOGETHER):
+            self._files.delete(ordered[start : start + _DELETED_TOGETHER])
+            failpoints.reach("gc")
+        return len(ordered)
+
+
+def _committed(name: str, newest: int) -> bool:
+    batch = batch_of(name)
+    return batch is not None and batch <= newest
