@@ -12,7 +12,6 @@ from braided.state.manifest import (
     OperatorMeta,
     OperatorPart,
     OperatorView,
-    View,
     encode_table,
     to_full,
 )
@@ -107,14 +106,12 @@ class SmallFlow:
         self.commit([changes])
         return changes
 
-    def contents(self, cache: SlotCache | None, slots: Iterable[int] | None = None) -> dict[
-        int, dict[bytes, bytes]
-    ]:
+    def contents(self, cache: SlotCache | None) -> dict[int, dict[bytes, bytes]]:
         """What the slots hold, as a task would read them."""
         state = self.open(cache)
-        wanted = range(self.meta.slots) if slots is None else list(slots)
-        state.prepare(wanted)
-        found = {slot: dict(state.slot(slot).scan(b"")) for slot in wanted}
+        slots = range(self.meta.slots)
+        state.prepare(slots)
+        found = {slot: dict(state.slot(slot).scan(b"")) for slot in slots}
         state.close()
         return {slot: items for slot, items in found.items() if items}
 
@@ -138,6 +135,3 @@ def applied(model: dict[int, dict[bytes, bytes]], writes: Writes) -> dict[int, d
             else:
                 items[suffix] = value
     return {slot: items for slot, items in after.items() if items}
-
-
-__all__ = ["OPERATOR", "SmallFlow", "View", "Writes", "applied", "timer", "write"]

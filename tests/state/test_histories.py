@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from small_flow import OPERATOR, SmallFlow, applied, timer, write
 
 from braided.state import cache as cache_module
 from braided.state import manifests as manifests_module
 from braided.state import opening
 from braided.state.cache import Cache
-from braided.state.slotcache import MemoryCache, SlotCache
+from braided.state.slotcache import MemoryCache, SlotCache, Tag
 from braided.state.slots import ChannelState, Limits
+from small_flow import OPERATOR, SmallFlow, applied, timer, write
 
 SLOTS = 4
 HOSTS = st.sampled_from([0, 1])
@@ -114,10 +114,16 @@ class Histories(RuleBasedStateMachine):
         manifests_module._remembered.clear()
         self.zombies.clear()
 
+    def tags(self, cache: SlotCache | None) -> list[Tag]:
+        """A slot has the same tag by whichever way it came to its version."""
+        state = self.flow.open(cache)
+        return [state.slot(slot).tag for slot in range(SLOTS)]
+
     @rule(host=st.sampled_from([0, 1, None]))
     def read(self, host: int | None) -> None:
         cache = None if host is None else self.cache(host)
         assert self.flow.contents(cache) == self.model
+        assert self.tags(cache) == self.tags(None)
         view = self.flow.view()
         items = [(s, v) for slot in self.model.values() for s, v in slot.items()]
         assert view.keys == sum(suffix[:1] in b"kK" for suffix, _ in items)

@@ -72,10 +72,11 @@ def _resolve_nested(hint: Any, local: dict[str, Any]) -> None:
             continue
         seen.add(cls)
         annotations = inspect.get_annotations(cls)
-        if any(isinstance(value, str) for value in annotations.values()):
-            hints = typing.get_type_hints(cls, None, local, include_extras=True)
-            annotations = {key: hints[key] for key in annotations}
-            cls.__annotations__ = annotations
+        if not annotations:  # Decimal, date and the like, which may be immutable
+            continue
+        hints = typing.get_type_hints(cls, None, local, include_extras=True)
+        annotations = {key: hints[key] for key in annotations}
+        cls.__annotations__ = annotations
         for value in annotations.values():
             pending.extend(_classes(value))
 

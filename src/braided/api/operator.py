@@ -24,6 +24,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from braided.api.hints import field_hints
 from braided.api.times import as_datetime, as_ms
 from braided.errors import OperatorDefinitionError
@@ -229,7 +231,15 @@ def _own_fields(
 
 def _check(cls: OperatorMeta, abstract: bool) -> None:
     name = cls.__name__
-    StateCodec(name, cls._fields)  # refuses what can't be stored
+    codec = StateCodec(name, cls._fields)  # refuses what can't be stored
+    for part in codec.classes():
+        by_value = part.__module__ == "__main__" or "<locals>" in part.__qualname__
+        if by_value and issubclass(part, msgspec.Struct):
+            raise OperatorDefinitionError(
+                f"{name} has state of type {part.__name__}, a msgspec.Struct that cloudpickle "
+                "can't send to workers from where it is defined; define it at the top of an "
+                "importable module, or use a dataclass"
+            )
     if cls.__dictoffset__:
         loose = next(c for c in reversed(cls.__mro__) if c.__dictoffset__)
         raise OperatorDefinitionError(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from braided.control.table import RoutingTable
@@ -16,6 +17,9 @@ from braided.engine.batch import Engine
 __all__ = ["ElasticQuery"]
 
 T = TypeVar("T")
+
+_STARTING = "Initializing sources"
+_START_S = 30.0
 
 _running: weakref.WeakValueDictionary[str, ElasticQuery] = weakref.WeakValueDictionary()
 
@@ -93,14 +97,27 @@ class ElasticQuery:
         Waits for the running batch, at most `braided.stopTimeout`; one that takes longer is cut off, not committed, and
         runs again at the next start.
         """
+        self._wait_for_sources()
         self._engine.gate.shut(self._engine.options.stop_timeout_s)
         self._query.stop()
         self._engine.close()
+
+    def _wait_for_sources(self) -> None:
+        """Lets Spark finish starting, which takes about a second.
+
+        Spark starts a process for the tick source; interrupted while it waits for that, it would leave the process
+        behind, which complains on stderr when nobody answers it.
+        """
+        end = time.monotonic() + _START_S
+        while self.isActive and self.status["message"] == _STARTING and time.monotonic() < end:
+            time.sleep(0.01)
 
     # -- what Braided adds -----------------------------------------------------------------
 
     def rescale(self, channels: int, operator: str | None = None) -> None:
         """Runs an operator (all of them, if none is named) on that many channels, from the next batch on."""
+        self._engine.commands.check_rescale(channels, operator)
+        self._engine.warm(channels)
         self._engine.commands.rescale(channels, operator)
 
     def rebalance(self, operator: str | None = None) -> None:

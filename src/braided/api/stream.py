@@ -121,7 +121,7 @@ class Stream:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(DataFrame, name):
             if not name.startswith("_") and name in self._shape.columns:
-                return self._shape[name]
+                return self[name]
             raise AttributeError(f"a Stream has no attribute {name!r}")
         if name in _STATELESS or not self._steps:
             return _Recorder(self, name)
@@ -129,7 +129,9 @@ class Stream:
         raise UnsupportedError(f"{name}() after a keyed operator: {why}")
 
     def __getitem__(self, item: str | int) -> Column:
-        return self._shape[item]
+        column = self._shape[item]
+        # After an operator a column must not be tied to the empty DataFrame that stands for a batch.
+        return F.col(quoted(self.columns[item] if isinstance(item, int) else item)) if self._steps else column
 
     def _step(self, step: Stateless) -> Stream:
         shape = step.apply(self._shape)
@@ -141,7 +143,11 @@ class Stream:
             return Stream(shape, shape, ())
         if step.method == "join" and step.args and step.args[0].isStreaming:
             raise UnsupportedError("join() after a keyed operator takes a static DataFrame")
-        if not shape._jdf.queryExecution().analyzed().deterministic():
+        plan = shape._jdf.queryExecution().analyzed()
+        beyond = _beyond_rows(plan)
+        if beyond is not None:
+            raise UnsupportedError(f"{step.method}() after a keyed operator: {beyond}")
+        if not plan.deterministic():
             raise UnsupportedError(
                 f"{step.method}() after a keyed operator with a function that is not deterministic: a batch "
                 "that runs again must give the same rows. Compute it in the operator or before it"
@@ -200,6 +206,25 @@ class Stream:
         return Flow(self._source, self._steps, late)
 
 
+def _beyond_rows(plan: Any) -> str | None:
+    """Why a step does not treat rows one by one, if it does not.
+
+    Looks at what the stream's own rows go through: what is joined to them may be anything.
+    """
+    node = plan
+    while True:
+        kind = node.nodeName()
+        if kind in ("Aggregate", "Window"):
+            what = "an aggregate" if kind == "Aggregate" else "a window function"
+            return f"{what} would see the rows of one batch only; keep it in an Operator"
+        if kind == "Join" and node.joinType().sql() in ("RIGHT OUTER", "FULL OUTER"):
+            return "this join would give out the other side's unmatched rows in every batch"
+        children = node.children()
+        if children.isEmpty():
+            return None
+        node = children.head()
+
+
 def _late_filter(column: str) -> Callable[[int], str]:
     def keep(watermark_ms: int) -> str:
         return f"NOT coalesce({quoted(column)} <= timestamp_millis({watermark_ms}), false)"
@@ -224,15 +249,15 @@ class GroupedStream:
     def __init__(self, stream: Stream, cols: list[str | Column]) -> None:
         self._stream = stream
         shape = stream._shape
-        # Spark's own analysis refuses what can't be grouped.
-        shape.groupBy(*cols).agg(F.count(F.lit(1)))
         self._key = StructType(shape.select(*cols).schema.fields)
         for field in self._key.fields:
             _check_key_type(field.name, field.dataType)
+        # Spark's own analysis refuses whatever else can't be grouped.
+        shape.groupBy(*cols).agg(F.count(F.lit(1)))
         own = {name.lower(): name for name in reversed(shape.columns)}
         columns: list[str | Column] = []
         for col in cols:
-            text = col if isinstance(col, str) else col._jc.toString()
+            text = col if isinstance(col, str) else str(col._jc)
             plain = own.get(text.lower())
             columns.append(plain if plain is not None else F.col(col) if isinstance(col, str) else col)
         self._keys = Keys(tuple(columns))

@@ -130,6 +130,8 @@ class StreamWriter:
         flow = self._stream._flow()
         spark = flow.source.sparkSession
         settings = _settings(spark, self._options)
+        if settings.order_preserving:
+            flow.check_order_survives()
         sink = self._sink(spark)
         location = self._location(spark)
         retire(location)

@@ -7,34 +7,33 @@ without anybody seeing it; everything after it is finished by the next start if 
 from __future__ import annotations
 
 import logging
+import tempfile
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StructField, StructType
 
 from braided import failpoints
 from braided.api.operator import state_codec
 from braided.control.measure import SlotLoads
 from braided.control.table import RoutingTable, moves
 from braided.engine import checkpoint
-from braided.engine.carry import read_carry
 from braided.engine.checkpoint import BatchTimes, SparkLog
 from braided.engine.commands import Commands
 from braided.engine.commit import Outcome, manifest_of
 from braided.engine.failure import from_worker, is_interrupt, is_lost_worker
-from braided.engine.flow import Flow, OperatorStep
+from braided.engine.flow import Flow
 from braided.engine.gate import Gate, Stopped
-from braided.engine.program import PackedProgram, Program
+from braided.engine.plan import FlowPlan, Place
 from braided.engine.progress import ProgressLog, Steps, section
 from braided.engine.reports import ChannelReport, ReportBox
-from braided.engine.route import Route, admit, order_columns, sequence
+from braided.engine.route import sequence
 from braided.engine.sinks import Sink
-from braided.engine.task import ChannelTask, TaskSpec
+from braided.engine.task import BatchSpec, import_task
 from braided.engine.tick import Bell
 from braided.errors import (
     BraidedError,
@@ -44,10 +43,10 @@ from braided.errors import (
     NondeterministicBatchError,
 )
 from braided.options import Options
-from braided.state.cache import host_directory
+from braided.state.cache import claim, host_directory
 from braided.state.gc import Collector
 from braided.state.lease import Lease
-from braided.state.manifest import OperatorMeta, Prepared, View
+from braided.state.manifest import OperatorMeta, Prepared
 from braided.state.manifests import Manifests
 from braided.state.slots import Limits
 
@@ -60,20 +59,6 @@ CHUNK_BYTES = 32 << 20
 """The largest Arrow chunk that Spark hands to a task."""
 
 log = logging.getLogger("braided")
-
-
-@dataclass(frozen=True)
-class _Stage:
-    """An operator with all that does not change between batches."""
-
-    step: OperatorStep
-    meta: OperatorMeta
-    route: Route
-    program: PackedProgram
-    order: int
-    """Order columns of its input."""
-    output: StructType
-    tagged_output: StructType
 
 
 class Engine:
@@ -107,35 +92,36 @@ class Engine:
         self._late_watermark_ms = 0
         if not started.fresh:
             self._late_watermark_ms = self._manifests.read(self.view.batch).watermark_ms
-        self._sequence = sequence(self.flow.source.schema, self.options.order_by)
-        self._stages = self._build_stages()
+        metas = self._fit()
+        self._box = ReportBox(self._spark.sparkContext)
+        self._plan = FlowPlan(
+            self.flow,
+            metas,
+            sequence(self.flow.source.schema, self.options.order_by),
+            self.options.order_preserving,
+            self._place(),
+            self._box.accumulator,
+        )
+        self._metas = metas
         self.tables: dict[str, RoutingTable] = {}
-        for stage in self._stages:
-            known = self.view.operators.get(stage.step.name)
-            self.tables[stage.step.name] = (
-                RoutingTable.initial(stage.meta.slots, min(self.options.channels, stage.meta.slots))
+        for name, meta in metas.items():
+            known = self.view.operators.get(name)
+            self.tables[name] = (
+                RoutingTable.initial(meta.slots, min(self.options.channels, meta.slots))
                 if known is None
-                else RoutingTable(known.epoch, known.channels, known.table)
+                else RoutingTable(known.epoch, known.channels, known.table.astype(np.int32))
             )
         self.commands = Commands(self.tables, self.bell)
-        self._loads = {s.step.name: SlotLoads(s.meta.slots) for s in self._stages}
-        self._box = ReportBox(self._spark.sparkContext)
-        self._cache = host_directory(
-            Path(self.options.cache_dir or self._spark.conf.get("spark.local.dir", "/tmp")),
-            self._flow_id,
-        )
-        self._limits = Limits(
-            snapshot_min_bytes=self.options.snapshot_min_bytes,
-            snapshot_factor=self.options.snapshot_factor,
-            snapshots_per_task=self.options.snapshot_per_task,
-        )
+        self._loads = {name: SlotLoads(meta.slots) for name, meta in metas.items()}
         self._collector = Collector(self._files, self._manifests, self.options.retained_manifests)
         self._collector.collect_orphans()
         self._sink.open(self._spark, self._files, started.fresh)
         self._configured = False
+        self._published: tuple[Prepared, ...] = ()
         self._ring(rows=0)
 
-    def _build_stages(self) -> tuple[_Stage, ...]:
+    def _fit(self) -> dict[str, OperatorMeta]:
+        """The operators as the checkpoint knows them, or will from now on."""
         metas = {
             step.name: OperatorMeta(
                 ordinal=0,
@@ -147,38 +133,31 @@ class Engine:
             for step in self.flow.steps
         }
         asked = self.options.slots if "slots" in self.options.given else None
-        fitted = checkpoint.fit(self.view, metas, asked)
-        stages = []
-        order = 1 + len(self._sequence)
-        for step in self.flow.steps:
-            program = Program(
-                name=step.name,
-                operator=step.operator,
-                time_mode=step.time_mode,
-                input=step.input,
-                key=step.key_schema,
-                key_positions=tuple(step.keys.positions(step.input.names)),
-                output=step.output,
-            )
-            tags = [StructField(name, LongType()) for name in order_columns(order + 1)]
-            stages.append(
-                _Stage(
-                    step=step,
-                    meta=fitted[step.name],
-                    route=Route(step.keys, fitted[step.name].slots),
-                    program=program.pack(),
-                    order=order,
-                    output=step.output,
-                    tagged_output=StructType([*tags, *step.output.fields]),
-                )
-            )
-            order += 1
-        return tuple(stages)
+        return checkpoint.fit(self.view, metas, asked)
+
+    def _place(self) -> Place:
+        base = self.options.cache_dir or self._spark.conf.get("spark.local.dir", None)
+        base = base or tempfile.gettempdir()
+        claim(host_directory(Path(base), self._flow_id), self._files.root)
+        limits = Limits(
+            snapshot_min_bytes=self.options.snapshot_min_bytes,
+            snapshot_factor=self.options.snapshot_factor,
+            snapshots_per_task=self.options.snapshot_per_task,
+        )
+        return Place(self._flow_id, self._files.root, base, limits)
 
     def close(self) -> None:
         """Lets go of the checkpoint. Safe to call again."""
         self._lease.release()
         self.bell.close()
+
+    def warm(self, channels: int) -> None:
+        """Starts Python workers for more channels than any batch had, before one needs them."""
+        context = self._spark.sparkContext
+        workers = min(channels, context.defaultParallelism)
+        if workers > max(table.channels for table in self.tables.values()):
+            rows = self._spark.range(workers).repartition(workers)
+            rows.mapInArrow(import_task, rows.schema).write.format("noop").mode("overwrite").save()
 
     # -- what Spark calls ------------------------------------------------------------------
 
@@ -218,6 +197,10 @@ class Engine:
         outcome = self._process(df, batch, times, tables, steps)
         with steps.step("commit"):
             self._commit(outcome)
+            # Spark has recorded the batch before this one, so nobody asks for its output again.
+            for output in self._published:
+                self._sink.discard(output.entries)
+            self._published = outcome.outputs
         with steps.step("publish"):
             failpoints.reach("after-manifest")
             self._publish(df.sparkSession, batch, outcome.outputs)
@@ -247,16 +230,27 @@ class Engine:
         steps: Steps,
     ) -> Outcome:
         cut = self.commands.cut()
+        due = self._due(tables, times)
         channels = {name: table.channels for name, table in tables.items()}
+        if self.flow.late is not None and self._late_watermark_ms > 0:
+            df = df.filter(F.expr(self.flow.late(self._late_watermark_ms)))
         for attempt in range(1, TRIES + 1):
             token = uuid.uuid4().hex[:12]
+            spec = BatchSpec(
+                token=token,
+                batch=batch,
+                batch_time_ms=times.batch_time_ms,
+                watermark_ms=times.watermark_ms,
+                due=due,
+                cut=cut,
+            )
             try:
                 with steps.step("route"):
                     failpoints.reach("before-routing")
-                    plan = self._plan(df, batch, times, tables, token, cut)
+                    frame = self._plan.frame(df, spec, tables, self.view.carry)
                 with steps.step("process"):
                     df.sparkSession.sparkContext.setJobDescription(f"braided batch {batch}")
-                    entries = self._sink.prepare(plan, f"{batch}-{token}")
+                    entries = self._sink.prepare(frame, f"{batch}-{token}")
                 reports = self._box.take(token, channels)
                 break
             except (NondeterministicBatchError, ChannelMissingError) as error:
@@ -272,71 +266,27 @@ class Engine:
             batch=batch,
             batch_time_ms=times.batch_time_ms,
             watermark_ms=times.watermark_ms,
-            metas={stage.step.name: stage.meta for stage in self._stages},
+            metas=self._metas,
             tables=tables,
             reports=reports,
             outputs=(Prepared("out", entries),),
         )
 
-    def _plan(
-        self,
-        df: DataFrame,
-        batch: int,
-        times: BatchTimes,
-        tables: Mapping[str, RoutingTable],
-        token: str,
-        cut: int | None,
-    ) -> DataFrame:
-        """The whole batch as one lazy DataFrame: the output rows."""
-        ordered = self.options.order_preserving
-        if self.flow.late is not None and self._late_watermark_ms > 0:
-            df = df.filter(F.expr(self.flow.late(self._late_watermark_ms)))
-        frame = admit(df, batch, self._sequence)
-        order = 0
-        for stage in self._stages:
-            name = stage.step.name
-            carried = [file for file in self.view.carry if file.operator == name]
-            if carried:
-                rest = read_carry(df.sparkSession, self._files.root, carried, frame.schema)
-                frame = rest.union(frame)
-            tagged = ordered or cut is not None or stage is not self._stages[-1]
-            frame = stage.route.apply(frame, tables[name], stage.order, tagged)
-            spec = TaskSpec(
-                program=stage.program,
-                meta=stage.meta,
-                token=token,
-                batch=batch,
-                flow=self._flow_id,
-                root=self._files.root,
-                cache=str(self._cache),
-                limits=self._limits,
-                batch_time_ms=times.batch_time_ms,
-                watermark_ms=times.watermark_ms,
-                due=self._due(stage, tables[name], times),
-                order=stage.order,
-                keep_order=tagged,
-                cut=cut,
-            )
-            task = ChannelTask(spec, self._box.accumulator)
-            frame = frame.mapInArrow(task, stage.tagged_output if tagged else stage.output)
-            order = stage.order + 1 if tagged else 0
-            for step in stage.step.after:
-                frame = step.apply_ordered(frame, order) if order else step.apply(frame)
-        if ordered:
-            frame = frame.repartition(1).sortWithinPartitions(*order_columns(order))
-        return frame.drop(*order_columns(order)) if order else frame
-
-    def _due(self, stage: _Stage, table: RoutingTable, times: BatchTimes) -> dict[int, list[int]]:
-        """The slots whose next timer has come, by channel."""
-        known = self.view.operators.get(stage.step.name)
-        if known is None:
-            return {}
-        event_time = stage.step.time_mode == "EventTime"
-        now_ms = times.watermark_ms if event_time else times.batch_time_ms
-        found: dict[int, list[int]] = {}
-        for slot, ms in known.due.items():
-            if ms <= now_ms:
-                found.setdefault(int(table.slots[slot]), []).append(slot)
+    def _due(
+        self, tables: Mapping[str, RoutingTable], times: BatchTimes
+    ) -> dict[str, dict[int, list[int]]]:
+        """The slots whose next timer has come, by operator and channel."""
+        found: dict[str, dict[int, list[int]]] = {}
+        for step in self.flow.steps:
+            known = self.view.operators.get(step.name)
+            if known is None or not known.due:
+                continue
+            now_ms = times.watermark_ms if step.time_mode == "EventTime" else times.batch_time_ms
+            channels = found.setdefault(step.name, {})
+            owners = tables[step.name].slots
+            for slot, ms in known.due.items():
+                if ms <= now_ms:
+                    channels.setdefault(int(owners[slot]), []).append(slot)
         return found
 
     # -- commit and publish ----------------------------------------------------------------
@@ -404,6 +354,7 @@ class Engine:
         if not self._configured:
             # Adaptive execution would drop the tasks of empty channels.
             spark.conf.set("spark.sql.adaptive.enabled", "false")
+            spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "false")
             spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(CHUNK_ROWS))
             spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(CHUNK_BYTES))
             self._configured = True

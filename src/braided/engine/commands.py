@@ -27,7 +27,8 @@ class Commands:
         self._taken = 0
         self._cut: int | None = None
 
-    def rescale(self, channels: int, operator: str | None) -> None:
+    def check_rescale(self, channels: int, operator: str | None) -> list[str]:
+        """The operators that it would be; refuses a number that can't be."""
         names = self._names(operator)
         if isinstance(channels, bool) or not isinstance(channels, int) or channels < 1:
             raise ValueError(f"rescale takes a number of channels of at least 1, not {channels!r}")
@@ -38,6 +39,10 @@ class Commands:
                     f"operator {name!r} has {slots} slots, so {channels} channels would leave some without "
                     "any; the number of slots is fixed at the first start (braided.slots)"
                 )
+        return names
+
+    def rescale(self, channels: int, operator: str | None) -> None:
+        names = self.check_rescale(channels, operator)
         self._ask(names, lambda table, load: rescale(table, channels, load))
 
     def rebalance(self, operator: str | None) -> None:

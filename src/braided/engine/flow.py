@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from braided.api.operator import Operator
 from braided.engine.route import Keys, order_columns
+from braided.errors import UnsupportedError
 
 __all__ = ["Flow", "OperatorStep", "Stateless"]
 
@@ -66,7 +67,8 @@ _OPAQUE = ("mapInPandas", "mapInArrow")
 
 
 def _is_star(column: Column) -> bool:
-    return bool(column._jc.toString() == "unresolvedstar()") or bool(column._jc.toString() == "*")
+    text = str(column._jc)
+    return text in ("*", "unresolvedstar()")
 
 
 @dataclass(frozen=True)
@@ -91,3 +93,13 @@ class Flow:
     steps: tuple[OperatorStep, ...]
     late: Callable[[int], str] | None
     """SQL that keeps the rows that are not late, given the watermark in ms; None without one."""
+
+    def check_order_survives(self) -> None:
+        """Refuses steps after which the order of input is lost."""
+        for step in self.steps:
+            for after in step.after:
+                if after.method in _OPAQUE:
+                    raise UnsupportedError(
+                        f"{after.method}() after operator {step.name!r} with braided.orderPreserving: what the "
+                        "function gives out has no order any more. Do it in the operator, or before it"
+                    )

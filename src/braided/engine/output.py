@@ -8,7 +8,8 @@ values are looked at only when that is not enough.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from operator import itemgetter
 from typing import Any
@@ -18,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.pandas.types import _deduplicate_field_names, to_arrow_schema
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     CalendarIntervalType,
@@ -27,12 +29,14 @@ from pyspark.sql.types import (
     DoubleType,
     FloatType,
     IntegralType,
+    MapType,
     Row,
     StringType,
     StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
+    UserDefinedType,
     YearMonthIntervalType,
     _has_type,
 )
@@ -68,20 +72,23 @@ class OutputEncoder:
             for field, arrow in zip(schema.fields, self.arrow_schema, strict=True)
         ]
         self._known = frozenset(self.names)
+        self._nested = any(
+            isinstance(f.dataType, ArrayType | MapType | StructType | UserDefinedType)
+            for f in schema.fields
+        )
 
-    def batches(self, items: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """What an operator gave out, in order: rows in batches, Arrow tables as they come."""
-        rows: list[Any] = []
-        for item in items:
-            if isinstance(item, pa.Table | pa.RecordBatch):
-                if rows:
-                    yield self.encode(rows)
-                    rows = []
-                yield from self.encode_arrow(item)
-            else:
-                rows.append(item)
-        if rows:
-            yield self.encode(rows)
+    def detach(self, row: Any) -> Any:
+        """The row as it is now, for a time after the operator has gone on.
+
+        Rows wait to be encoded many at once, and an operator may yield a list that is part of its
+        state, or one dict again and again.
+        """
+        if self._nested:
+            return copy.deepcopy(row)
+        kind = type(row)
+        if kind is dict:
+            return row.copy()
+        return tuple(row) if kind is list else row
 
     def encode(self, rows: Sequence[Any]) -> pa.RecordBatch:
         """Rows (dicts and Rows by name; tuples and lists by position) as one batch."""

@@ -42,7 +42,7 @@ class Program:
     output: StructType
 
     def pack(self) -> PackedProgram:
-        data = cloudpickle.dumps(
+        data: bytes = cloudpickle.dumps(  # type: ignore[no-untyped-call]
             (
                 self.name,
                 self.operator,

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.classic.column import _to_java_column, _to_seq
 from pyspark.sql.types import (
     ByteType,
     DataType,
@@ -30,7 +32,17 @@ from pyspark.sql.types import (
 from braided.control.table import RoutingTable
 from braided.errors import OptionError
 
-__all__ = ["PLACE", "PLACE_SHIFT", "TIMER_SEQUENCE", "Keys", "Route", "admit", "order_columns", "sequence"]
+__all__ = [
+    "PLACE",
+    "PLACE_SHIFT",
+    "TIMER_SEQUENCE",
+    "Keys",
+    "Route",
+    "admission",
+    "order_columns",
+    "quoted",
+    "sequence",
+]
 
 PLACE = "__braided_place"
 PLACE_SHIFT = 45
@@ -81,11 +93,10 @@ def sequence(schema: StructType, order_by: str | None) -> list[str]:
     return [as_they_come]
 
 
-def admit(df: DataFrame, batch: int, sequence_sql: Sequence[str]) -> DataFrame:
-    """The rows of a batch with their order in front."""
-    names = order_columns(1 + len(sequence_sql))
+def admission(batch: int, sequence_sql: Sequence[str]) -> list[str]:
+    """SQL for the order columns of the rows that a batch takes in."""
     values = [f"bigint({batch})", *sequence_sql]
-    return df.selectExpr(*[f"{v} AS {n}" for v, n in zip(values, names, strict=True)], "*")
+    return [f"{value} AS {name}" for value, name in zip(values, order_columns(len(values)), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,9 @@ class Keys:
 
     columns: tuple[Column | str, ...]
     """A name for a column that the rows have anyway, a Column for an expression."""
+
+    def hidden_names(self) -> list[str]:
+        return [f"__braided_k{i}" for i, c in enumerate(self.columns) if isinstance(c, Column)]
 
     def hidden(self) -> list[Column]:
         return [
@@ -124,9 +138,11 @@ class Keys:
 class Route:
     """The way to one operator; keeps the parsed table while the epoch lasts."""
 
-    def __init__(self, keys: Keys, slots: int) -> None:
-        self._keys = keys
+    def __init__(self, keys: Keys, slots: int, order: int) -> None:
         self._hidden = keys.hidden()
+        self._order = order_columns(order)
+        self._sorting = [F.col(name) for name in (PLACE, *keys.sql(), *self._order)]
+        self._sequences: tuple[Any, Any] | None = None
         key_sql = ", ".join(keys.sql())
         self._place = (
             f"shiftleft(pmod(xxhash64({key_sql}), {slots}), {PLACE_SHIFT}) | "
@@ -135,18 +151,26 @@ class Route:
         self._table: RoutingTable | None = None
         self._channel: Column | None = None
 
-    def apply(self, frame: DataFrame, table: RoutingTable, order: int, keep_order: bool) -> DataFrame:
+    def apply(
+        self, frame: DataFrame, table: RoutingTable, admitted: list[str], keep_order: bool
+    ) -> DataFrame:
         """One partition per channel, sorted by slot, key and order.
 
-        The columns of the result: order columns if kept, the rows' own, hidden keys, the place.
+        `admitted` is SQL for order columns that the frame does not have yet. The columns of the result: order
+        columns if kept, the rows' own, hidden keys, the place.
         """
         if self._hidden:
             frame = frame.select("*", *self._hidden)
-        frame = frame.selectExpr("*", self._place)
-        order_names = order_columns(order)
-        routed = frame.repartitionById(table.channels, self._channel_of(table))
-        placed = routed.sortWithinPartitions(PLACE, *self._keys.sql(), *order_names)
-        return placed if keep_order else placed.drop(*order_names)
+        placed = frame.selectExpr(*admitted, "*", self._place)
+        routed = placed.repartitionById(table.channels, self._channel_of(table))
+        # The JVM's lists of these columns are made once: to make them takes a call per column.
+        if self._sequences is None:
+            context = frame.sparkSession.sparkContext
+            sorting = _to_seq(context, self._sorting, _to_java_column)
+            self._sequences = sorting, _to_seq(context, self._order)
+        sorting, order = self._sequences
+        arranged = routed._jdf.sortWithinPartitions(sorting)
+        return DataFrame(arranged if keep_order else arranged.drop(order), frame.sparkSession)
 
     def _channel_of(self, table: RoutingTable) -> Column:
         # One literal array: a `lit` per slot would cost a call into the JVM each.

@@ -33,10 +33,9 @@ from pyspark.sql.types import (
     _has_type,
 )
 
-from braided.engine.output import OutputEncoder
 from braided.errors import UnsupportedError
 
-__all__ = ["OutputEncoder", "RowFactory"]
+__all__ = ["RowFactory"]
 
 
 class RowFactory:
@@ -133,6 +132,8 @@ def _read_timestamps(column: pa.Array) -> list[Any]:
 
     The offset to UTC is looked up per quarter of an hour rather than per value.
     """
+    if not len(column):
+        return []
     valid = None if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
     us = column.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     blocks, block_of = np.unique(us // (_BLOCK_S * 1_000_000), return_inverse=True)

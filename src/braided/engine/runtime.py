@@ -35,7 +35,7 @@ class OperatorRuntime:
         self, operator: type[Operator], batch_time_ms: int, watermark_ms: int | None = None
     ) -> None:
         self.codec = state_codec(operator)
-        self.op = operator()
+        self.op: Any = operator()  # hooks are the user's, so no type knows them
         self.op.batchTime = as_datetime(batch_time_ms)
         self.op.watermark = None if watermark_ms is None else as_datetime(watermark_ms)
         self.added = self.removed = _NOTHING
@@ -79,10 +79,15 @@ class OperatorRuntime:
         return None if raw is None and record == self._fresh else record
 
     def fire(self, ms: int) -> Any:
-        """Call `onTimer` for a pending timer of the open key, which is then no longer pending."""
-        op: Any = self.op
-        if op._timers is not None:
-            op._timers.discard(ms)
+        """Call `onTimer` for a timer of the open key, which is then no longer pending.
+
+        Nothing is called if it is not pending: another timer of the key that was due in the same
+        batch may have taken it back, or dropped the key.
+        """
+        op = self.op
+        if not op._timers or ms not in op._timers:
+            return None
+        op._timers.discard(ms)
         return op.onTimer(as_datetime(ms))
 
     def rows_of(self, result: Any, hook: str) -> Iterable[Any]:

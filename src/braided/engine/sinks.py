@@ -37,6 +37,9 @@ class Sink(Protocol):
     def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
         """Makes the entries visible as the output of `batch`."""
 
+    def discard(self, entries: tuple[str, ...]) -> None:
+        """Nobody will publish these again."""
+
 
 class NoopSink:
     """Runs the plan and drops the rows."""
@@ -49,6 +52,9 @@ class NoopSink:
         return ()
 
     def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
+        pass
+
+    def discard(self, entries: tuple[str, ...]) -> None:
         pass
 
 
@@ -112,6 +118,9 @@ class FileSink:
         failpoints.reach("publishing")
         self._out.jvm.add_to_sink_log(self._log, batch, [json.loads(entry) for entry in entries])
 
+    def discard(self, entries: tuple[str, ...]) -> None:
+        pass  # what was written is the output itself
+
 
 class _Staged:
     """A sink that takes a batch as a DataFrame, after the manifest."""
@@ -120,7 +129,6 @@ class _Staged:
         self._out = _FilesOut(spark, files, "parquet")
 
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
-        self._schema = df.schema
         path = f"out/{attempt}"
         statuses = self._out.write(df, f"{self._out.files.root}/{path}", attempt, [], {})
         names = [Path(json.loads(status)["path"]).name for status in statuses]
@@ -136,6 +144,12 @@ class _Staged:
             rows = spark.createDataFrame([], schema)
         failpoints.reach("publishing")
         self.hand_over(spark, batch, rows)
+
+    def discard(self, entries: tuple[str, ...]) -> None:
+        directory = self._out.files.local
+        assert directory is not None
+        for parent in {(directory / name).parent for name in entries[1:]}:
+            shutil.rmtree(parent, ignore_errors=True)
 
     def hand_over(self, spark: SparkSession, batch: int, rows: DataFrame) -> None:
         raise NotImplementedError

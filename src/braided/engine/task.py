@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import inspect
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
@@ -27,47 +28,63 @@ from braided.engine.program import PackedProgram, Program
 from braided.engine.reports import ChannelReport, ReportBox, SlotReport
 from braided.engine.route import PLACE_SHIFT, TIMER_SEQUENCE, order_columns
 from braided.engine.runtime import OperatorRuntime
-from braided.errors import BraidedError
-from braided.state.cache import Cache
+from braided.errors import BraidedError, StateValueError
+from braided.state.cache import Cache, host_directory
 from braided.state.files import Files
 from braided.state.keys import record_key, timer_bound, timer_key, timer_parts, unwrap, wrap
 from braided.state.manifest import OperatorMeta, OperatorView
 from braided.state.manifests import Manifests
 from braided.state.slots import ChannelState, Limits, SlotState
 
-__all__ = ["ChannelTask", "TaskSpec"]
+__all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelTask", "TaskSpec", "import_task"]
 
 OUTPUT_ROWS = 8192
 """Rows per Arrow chunk that a task gives away."""
 CALL_ROWS = 10_000
 CALL_BYTES = 32 << 20
 """`onBatch` gets the rows of a key in one call unless there are more than this."""
-_HASH_MASK = (1 << PLACE_SHIFT) - 1
+_ARROW = (pa.Table, pa.RecordBatch)
+
+
+BATCH_PROPERTY = "braided.batch"
+
+
+class BatchSpec(msgspec.Struct, frozen=True):
+    """What is particular to one try of one batch. Travels as a local property of the job."""
+
+    token: str
+    """Names the try, so that a late task of an earlier one is not listened to."""
+    batch: int
+    batch_time_ms: int
+    watermark_ms: int
+    due: dict[str, dict[int, list[int]]]
+    """Slots with a timer that is due, by operator and channel."""
+    cut: int | None
+    """Rows for each channel to process; the rest is carried."""
+
+    def encode(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> BatchSpec:
+        return msgspec.json.decode(text, type=cls)
 
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """What one batch asks of an operator's tasks. Small: it travels with every task."""
+    """What is the same for all tasks of an operator in all batches of a query."""
 
     program: PackedProgram
     meta: OperatorMeta
-    token: str
-    """Names the try of the batch, so that a late task of an earlier one is not listened to."""
-    batch: int
     flow: str
     root: str
-    cache: str | None
+    cache: str
+    """Where each host keeps its caches."""
     limits: Limits
-    batch_time_ms: int
-    watermark_ms: int
-    due: dict[int, list[int]]
-    """Slots with a timer that is due, by channel."""
     order: int
     """How many order columns the input has."""
     keep_order: bool
     """Whether they came along, and the output needs them."""
-    cut: int | None
-    """Rows to process; the rest is carried."""
 
 
 class ChannelTask:
@@ -80,37 +97,46 @@ class ChannelTask:
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
+        batch = BatchSpec.decode(context.getLocalProperty(BATCH_PROPERTY) or "")
         try:
-            run = _Run(self._spec, context.partitionId())
-            yield from run.process(chunks)
+            run = _Run(self._spec, batch, context.partitionId())
+            for chunk in run.process(chunks):
+                begun_ns = perf_counter_ns()
+                yield chunk
+                run.waited_ns += perf_counter_ns() - begun_ns
             report = run.finish()
         except BraidedError as error:
             raise RuntimeError(to_text(error)) from None
-        self._reports.add([ReportBox.encode(self._spec.token, report)])
+        self._reports.add([ReportBox.encode(batch.token, report)])
 
 
 class _Run:
-    def __init__(self, spec: TaskSpec, channel: int) -> None:
+    def __init__(self, spec: TaskSpec, batch: BatchSpec, channel: int) -> None:
         self.spec = spec
+        self.batch = batch
         self.channel = channel
         self.program: Program = spec.program.unpack()
         self.runtime = OperatorRuntime(
             self.program.operator,
-            spec.batch_time_ms,
-            spec.watermark_ms if spec.watermark_ms > 0 else None,
+            batch.batch_time_ms,
+            batch.watermark_ms if batch.watermark_ms > 0 else None,
         )
         self.files = Files(spec.root)
-        view = Manifests(self.files).view_at(spec.batch - 1, spec.flow)
+        view = Manifests(self.files).view_at(batch.batch - 1, spec.flow)
         self.state = ChannelState(
             self.files,
-            Cache(Path(spec.cache)) if spec.cache else None,
+            Cache(host_directory(Path(spec.cache), spec.flow)),
             self.program.name,
             view.operators.get(self.program.name) or OperatorView.empty(spec.meta),
             spec.limits,
         )
-        self.attempt = f"{spec.batch}-{channel}-{uuid.uuid4().hex[:12]}"
+        self.attempt = f"{batch.batch}-{channel}-{uuid.uuid4().hex[:12]}"
         self.started_ns = self.slot_started_ns = perf_counter_ns()
+        self.waited_ns = self.slot_waited_ns = 0
+        """Time spent on others: rows that were not there yet, output nobody took yet."""
         self.cut: Cut | None = None
+        self.call: Callable[[Any], Any] = _no_rows
+        self.checked: Callable[[Any, str], Iterable[Any]] | None = None
         # the open key
         self.key: bytes | None = None
         self.suffix = b""
@@ -135,10 +161,15 @@ class _Run:
         spec, program = self.spec, self.program
         first = spec.order if spec.keep_order else 0
         width = len(program.input.fields)
-        self.cut = Cut(chunks, spec.cut, first + width)
+        self.cut = Cut(chunks, self.batch.cut, first + width)
         by_batch = hasattr(program.operator, "onBatch")
         apply = self._apply_batches if by_batch else self._apply_rows
-        for chunk in self.cut.through():
+        op: Any = self.runtime.op
+        self.call = getattr(op, "onBatch" if by_batch else "onRow", _no_rows)
+        # What a generator function returns needs no look.
+        generator = inspect.isgeneratorfunction(self.call)
+        self.checked = None if generator else self.runtime.rows_of
+        for chunk in self._timed(self.cut.through()):
             if chunk.num_rows:
                 self.rows_in += chunk.num_rows
                 failpoints.reach("task-rows")
@@ -152,6 +183,15 @@ class _Run:
         if self.out:
             yield self._flush()
 
+    def _timed(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        while True:
+            begun_ns = perf_counter_ns()
+            chunk = next(chunks, None)
+            self.waited_ns += perf_counter_ns() - begun_ns
+            if chunk is None:
+                return
+            yield chunk
+
     def _groups(
         self, chunk: pa.RecordBatch, first: int, width: int
     ) -> Iterator[tuple[int, int, int, bytes, Any]]:
@@ -159,23 +199,20 @@ class _Run:
         program = self.program
         columns = [chunk.column(first + position) for position in program.key_positions]
         starts = program.keys.changes(columns).nonzero()[0]
-        heads = pa.RecordBatch.from_arrays(
-            [column.take(pa.array(starts)) for column in columns], schema=program.key_schema
-        )
+        heads = [column.take(pa.array(starts)) for column in columns]
         places = chunk.column(chunk.num_columns - 1).to_numpy()[starts]
         slots = (places >> PLACE_SHIFT).tolist()
         self.state.prepare(set(slots))
         begins = starts.tolist()
         ends = [*begins[1:], chunk.num_rows]
-        keys = program.keys.encode_batch(heads.columns)
-        return zip(begins, ends, slots, keys, program.key_rows.rows(heads), strict=True)
+        keys = program.keys.encode_batch(heads)
+        return zip(begins, ends, slots, keys, program.key_rows.rows_of(heads), strict=True)
 
     def _apply_rows(self, chunk: pa.RecordBatch, first: int, width: int) -> Iterator[pa.RecordBatch]:
         rows = self.program.rows.rows(chunk.select(range(first, first + width)))
         tags = self._order_of(chunk)
-        call = self.runtime.op.onRow
-        checked = None if inspect.isgeneratorfunction(call) else self.runtime.rows_of
-        out = self.out
+        call, checked, out = self.call, self.checked, self.out
+        detach = self.program.encoder.detach
         for begin, end, slot, key, key_row in self._groups(chunk, first, width):
             if key != self.key:
                 self._open_key(slot, key, key_row)
@@ -186,7 +223,7 @@ class _Run:
                     row = rows[index]
                     given = call(row) if checked is None else checked(call(row), "onRow")
                     if tags is None:
-                        out.extend(given)
+                        out.extend(map(detach, given))
                     else:
                         self._extend_tagged(given, tags[index])
                     if len(out) >= OUTPUT_ROWS:
@@ -214,6 +251,8 @@ class _Run:
                 end == chunk.num_rows and sum(t.nbytes for t in self.pending) >= CALL_BYTES
             ):
                 yield from self._call_batch(CALL_ROWS)
+                if tags is not None and self.pending_rows:
+                    self.pending_tag = tags[end - self.pending_rows]
 
     def _call_batch(self, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """Hands the open key's pending rows, at most `limit` of them, to `onBatch`."""
@@ -228,12 +267,15 @@ class _Run:
             self.pending, self.pending_rows = [], 0
         number = 0
         try:
-            for item in self.runtime.rows_of(self.runtime.op.onBatch(table), "onBatch"):
-                if isinstance(item, pa.Table | pa.RecordBatch):
+            given = self.call(table)
+            if self.checked is not None:
+                given = self.checked(given, "onBatch")
+            for item in given:
+                if isinstance(item, _ARROW):
                     yield from self._flush_arrow(item, number)
                     number += item.num_rows
                     continue
-                self.out.append(item)
+                self.out.append(self.program.encoder.detach(item))
                 if self.pending_tag is not None:
                     self.tags.append((*self.pending_tag, number))
                 number += 1
@@ -262,7 +304,11 @@ class _Run:
             return
         slot, key = self.slot, self.key
         assert slot is not None
-        record = self.runtime.close()
+        try:
+            record = self.runtime.close()
+        except StateValueError as error:
+            where = f"key {self.runtime.op.key!r}, batch {self.batch.batch}, which is not committed"
+            raise StateValueError(f"{error} ({where})") from None
         if record is None:
             slot.delete(self.suffix)
         else:
@@ -282,9 +328,9 @@ class _Run:
     def _leave_slot(self) -> None:
         now = perf_counter_ns()
         if self.slot_number >= 0:
-            spent = now - self.slot_started_ns
+            spent = now - self.slot_started_ns - (self.waited_ns - self.slot_waited_ns)
             self.busy_ns[self.slot_number] = self.busy_ns.get(self.slot_number, 0) + spent
-        self.slot_started_ns = now
+        self.slot_started_ns, self.slot_waited_ns = now, self.waited_ns
         self.slot_number = -1
 
     # -- timers ----------------------------------------------------------------------------
@@ -294,9 +340,9 @@ class _Run:
 
         A timer set here for a time that has passed fires in the next batch, so that this one ends.
         """
-        spec = self.spec
-        now_ms = spec.watermark_ms if self.program.time_mode == "EventTime" else spec.batch_time_ms
-        touched = {*self.rows, *spec.due.get(self.channel, ())}
+        spec, batch = self.spec, self.batch
+        now_ms = batch.watermark_ms if self.program.time_mode == "EventTime" else batch.batch_time_ms
+        touched = {*self.rows, *batch.due.get(self.program.name, {}).get(self.channel, ())}
         self.state.prepare(touched)
         due = [
             (*timer_parts(suffix, value), number)
@@ -310,12 +356,14 @@ class _Run:
         places = self._hash_bits(keys) if spec.keep_order else None
         for index, ((ms, key, number), key_row) in enumerate(zip(due, key_rows, strict=True)):
             self._open_key(number, key, key_row)
+            if ms not in (self.runtime.op._timers or ()):
+                continue  # an earlier timer of the key took this one back
             try:
                 given = self.runtime.rows_of(self.runtime.fire(ms), "onTimer")
                 if places is None:
-                    self.out.extend(given)
+                    self.out.extend(map(self.program.encoder.detach, given))
                 else:
-                    tag = (spec.batch, TIMER_SEQUENCE + ms, *[0] * (spec.order - 2))
+                    tag = (batch.batch, TIMER_SEQUENCE + ms, *[0] * (spec.order - 2))
                     self._extend_tagged(given, tag, places[index] << 18)
             except Exception as error:
                 raise self._failed(error, key_row, f"timer of {ms} ms") from None
@@ -339,15 +387,16 @@ class _Run:
         return list(zip(*columns, strict=True))
 
     def _extend_tagged(self, given: Iterable[Any], tag: tuple[int, ...], first: int = 0) -> None:
+        detach = self.program.encoder.detach
         for number, item in enumerate(given, first):
-            self.out.append(item)
+            self.out.append(detach(item))
             self.tags.append((*tag, number))
 
     def _failed(self, error: Exception, key: Any, row: Any) -> BraidedError:
         if isinstance(error, BraidedError):
             return error
         advice = self.runtime.advice(error)
-        return operator_failure(error, self.program.name, key, row, self.spec.batch, advice)
+        return operator_failure(error, self.program.name, key, row, self.batch.batch, advice)
 
     def _flush(self) -> pa.RecordBatch:
         encoded = self.program.encoder.encode(self.out)
@@ -415,7 +464,7 @@ class _Run:
             rows_in=self.rows_in,
             rows_out=self.rows_out,
             keys_touched=self.keys_touched,
-            busy_ns=perf_counter_ns() - self.started_ns,
+            busy_ns=perf_counter_ns() - self.started_ns - self.waited_ns,
             output_digest=self.digest.hexdigest() if self.spec.keep_order else "",
             slots_opened=changes.opened,
             cache_hits=changes.hits,
@@ -426,3 +475,11 @@ class _Run:
             cache_errors=changes.cache_errors,
         )
 
+
+def import_task(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Does nothing, in a worker that has imported this module and its libraries to do so."""
+    return chunks
+
+
+def _no_rows(rows: Any) -> None:
+    """An operator with `onTimer` only takes rows in and does nothing."""

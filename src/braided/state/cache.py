@@ -39,15 +39,18 @@ import msgspec
 
 from braided.state.slotcache import EMPTY, Cached, Tag, Undo, Update
 
-__all__ = ["Cache", "host_directory"]
+__all__ = ["Cache", "claim", "host_directory"]
 
 T = TypeVar("T")
 
 ENVIRONMENTS = 8
 MAP_SIZE = 256 << 30
+MAX_READERS = 4096
+LOCK_BYTES = MAX_READERS * 64 + 4096  # a cache line per reader, and what comes before them
 # Three descriptors each; a worker that serves many short queries must not run out of them.
 HANDLES_KEPT = 4 * ENVIRONMENTS
 
+_OWNER = "checkpoint"
 _TAG = b"\x00tag"
 _UNDO = b"\x00undo"
 
@@ -65,11 +68,26 @@ def host_directory(base: Path, flow: str) -> Path:
     except OSError:
         # Nothing says when the host was started: share with nobody, outlive nothing.
         return own / f"process-{uuid.uuid4().hex}" / flow
-    own.mkdir(parents=True, exist_ok=True)
-    for other in own.iterdir():
-        if other.name != f"boot-{boot}":
-            shutil.rmtree(other, ignore_errors=True)
+    # A disk that can't be written costs the cache, which says so itself, and not the query.
+    with contextlib.suppress(OSError):
+        own.mkdir(parents=True, exist_ok=True)
+        for other in own.iterdir():
+            if other.name != f"boot-{boot}":
+                shutil.rmtree(other, ignore_errors=True)
     return own / f"boot-{boot}" / flow
+
+
+def claim(directory: Path, root: str) -> None:
+    """Says whose cache a directory is, and removes its neighbours whose checkpoint is gone."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / _OWNER).write_text(root)
+        for other in directory.parent.iterdir():
+            owner = other / _OWNER
+            if owner.exists() and not Path(owner.read_text()).exists():
+                shutil.rmtree(other, ignore_errors=True)
+    except OSError:
+        return  # a cache that can't be kept is no reason not to start
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -107,6 +125,7 @@ class _Environment:
 
     def __init__(self, path: Path, map_size: int) -> None:
         path.mkdir(parents=True, exist_ok=True)
+        _allocate(path / "lock.mdb")
         self.path = path
         self.lmdb = lmdb.open(
             str(path),
@@ -115,7 +134,7 @@ class _Environment:
             sync=False,
             metasync=False,
             readahead=False,
-            max_readers=4096,
+            max_readers=MAX_READERS,
             max_dbs=0,
         )
         self.lmdb.reader_check()  # killed workers leave readers behind, which pin old pages
@@ -135,8 +154,22 @@ class _Environment:
         return True
 
 
+def _allocate(lock: Path) -> None:
+    """Gives LMDB a lock file that has its blocks: it maps one of holes, which a full disk can't
+    fill, and the first touch would be a SIGBUS.
+
+    Never an existing one: to close it would take away the locks that this process has on it.
+    """
+    if not lock.exists():
+        made = lock.with_suffix(".new")
+        with open(made, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, LOCK_BYTES)
+        made.rename(lock)
+
+
 # (process, directory, environment) -> handle. The process is part of the key because a forked
-# child must not use, nor close, what its parent opened.
+# child must not use, nor close, what its parent opened. py-lmdb does not let it open the same
+# files either, so a child of a process that uses a cache starts another generation.
 _handles: OrderedDict[tuple[int, str, int], _Environment] = OrderedDict()
 _handles_lock = threading.RLock()
 os.register_at_fork(after_in_child=_handles_lock._at_fork_reinit)  # type: ignore[attr-defined]
@@ -182,10 +215,14 @@ class Cache:
             self.drop(_environment_of(address))
 
     def drop(self, number: int) -> None:
-        """Throws an environment away, for every process of the host."""
+        """Throws an environment away, for every process of the host.
+
+        The generation that this process has open, if it has one: another may have taken its place
+        already, and that one is good.
+        """
         with _handles_lock, self._locked():
-            _handles.pop(self._key(number), None)
-            for path in self._generations(number):
+            handle = _handles.pop(self._key(number), None)
+            for path in self._generations(number) if handle is None else [handle.path]:
                 dead = path.with_name(f"dead.{uuid.uuid4().hex}")
                 with contextlib.suppress(FileNotFoundError):
                     path.rename(dead)
@@ -237,9 +274,7 @@ def _forget_oldest() -> None:
         del _handles[key]
 
 
-def _by_environment(
-    items: Iterable[T], address: Callable[[T], bytes]
-) -> list[tuple[int, list[T]]]:
+def _by_environment(items: Iterable[T], address: Callable[[T], bytes]) -> list[tuple[int, list[T]]]:
     groups: dict[int, list[T]] = {}
     for item in items:
         groups.setdefault(_environment_of(address(item)), []).append(item)

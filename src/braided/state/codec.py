@@ -26,7 +26,7 @@ from braided.errors import (
     OperatorDefinitionError,
     StateValueError,
 )
-from braided.state.fieldtypes import describe, misfit, python_type, refusal, type_text
+from braided.state.fieldtypes import classes, describe, misfit, python_type, refusal, type_text
 
 __all__ = ["CODEC", "Field", "StateCodec"]
 
@@ -93,6 +93,7 @@ class StateCodec:
         defaults = (*(field.default for field in self.fields), ())
         self.fresh = _VERSION + _encoder.encode(defaults)
         self.load, self.dump = self._generate()
+        self._clear_caches()
 
     def describe(self) -> str:
         """Names and types of the fields as JSON, to tell whether a checkpoint fits."""
@@ -101,6 +102,19 @@ class StateCodec:
             for field, info in zip(self.fields, self._infos, strict=True)
         ]
         return json.dumps({"fields": fields}, separators=(",", ":"))
+
+    def classes(self) -> set[type]:
+        """The Enums, dataclasses and so on that the fields' types are made of."""
+        return set().union(*map(classes, self._infos))
+
+    def _clear_caches(self) -> None:
+        """Take off what msgspec keeps on Enums and dataclasses: pickle fails on a class with it.
+
+        The decoder made above has its own reference.
+        """
+        for cls in self.classes():
+            if "__msgspec_cache__" in vars(cls):
+                del cls.__msgspec_cache__  # type: ignore[attr-defined]
 
     # --- at definition ------------------------------------------------------------------------
 

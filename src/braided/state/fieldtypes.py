@@ -17,7 +17,7 @@ from typing import Any, cast
 import msgspec.inspect as mi
 import numpy as np
 
-__all__ = ["JsonType", "describe", "misfit", "python_type", "refusal", "type_text"]
+__all__ = ["JsonType", "classes", "describe", "misfit", "python_type", "refusal", "type_text"]
 
 JsonType = Any  # a str, or a list of str and such lists
 
@@ -42,6 +42,7 @@ _COLLECTIONS: dict[type[mi.Type], tuple[str, type]] = {
     mi.FrozenSetType: ("frozenset", frozenset),
     mi.VarTupleType: ("tuple", tuple),
 }
+_RECORD = mi.DataclassType | mi.NamedTupleType | mi.StructType | mi.TypedDictType
 _RECORDS: dict[type[mi.Type], str] = {
     mi.DataclassType: "dataclass",
     mi.NamedTupleType: "namedtuple",
@@ -79,6 +80,28 @@ def python_type(info: mi.Type) -> type | None:
     return known[1] if known else None
 
 
+def classes(info: mi.Type) -> set[type]:
+    """The user's classes that the type is made of."""
+    found: set[type] = set()
+    pending = [info]
+    while pending:
+        part = _bare(pending.pop())
+        if isinstance(part, mi.EnumType):
+            found.add(part.cls)
+        elif isinstance(part, mi.UnionType):
+            pending.extend(part.types)
+        elif isinstance(part, mi.TupleType):
+            pending.extend(part.item_types)
+        elif isinstance(part, mi.DictType):
+            pending.extend((part.key_type, part.value_type))
+        elif isinstance(part, mi.ListType | mi.SetType | mi.FrozenSetType | mi.VarTupleType):
+            pending.append(part.item_type)
+        elif isinstance(part, _RECORD) and part.cls not in found:
+            found.add(part.cls)
+            pending.extend(field.type for field in part.fields)
+    return found
+
+
 # --- may this type be stored? -----------------------------------------------------------------
 
 
@@ -112,7 +135,7 @@ def _refusal(info: mi.Type, hashable: bool, seen: set[type]) -> str | None:
         return _first(_refusal(part, hashable, seen) for part in info.item_types)
     if isinstance(info, mi.DictType):
         return _refusal(info.key_type, True, seen) or _refusal(info.value_type, False, seen)
-    if isinstance(info, mi.DataclassType | mi.NamedTupleType | mi.StructType | mi.TypedDictType):
+    if isinstance(info, _RECORD):
         return _record_refusal(info, hashable, seen)
     if isinstance(info, mi.CustomType):
         return f"{type_text(info.cls)} is not a type Braided can store; {_ADVICE}"
@@ -126,7 +149,7 @@ _ADVICE = (
 
 
 def _record_refusal(
-    info: mi.DataclassType | mi.NamedTupleType | mi.StructType | mi.TypedDictType,
+    info: _RECORD,
     hashable: bool,
     seen: set[type],
 ) -> str | None:
@@ -175,7 +198,7 @@ def _describe(info: mi.Type, inside: tuple[type, ...]) -> JsonType:
         return ["tuple", *(_describe(part, inside) for part in info.item_types)]
     if isinstance(info, mi.DictType):
         return ["dict", _describe(info.key_type, inside), _describe(info.value_type, inside)]
-    if isinstance(info, mi.DataclassType | mi.NamedTupleType | mi.StructType | mi.TypedDictType):
+    if isinstance(info, _RECORD):
         if info.cls in inside:
             return ["ref", info.cls.__name__]
         fields = [[f.name, _describe(f.type, (*inside, info.cls))] for f in info.fields]

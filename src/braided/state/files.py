@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -128,6 +129,17 @@ class Files:
                         os.unlink(self.local / name)
             except OSError as error:
                 raise write_error(self.path(name), error) from error
+
+    def delete_directory(self, directory: str) -> None:
+        """Removes a directory and what is left in it; one that is missing is fine."""
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                if self.local is None:
+                    self._store.delete_dir(self._in_store(directory))
+                else:
+                    shutil.rmtree(self.local / directory)
+        except OSError as error:
+            raise write_error(self.path(directory), error) from error
 
     def _in_store(self, name: str) -> str:
         return f"{self._base}/{name}"

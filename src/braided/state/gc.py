@@ -58,7 +58,7 @@ class Collector:
             if self._manifests.read(batch).full:
                 self._fulls.append(batch)
         self._seen = newest
-        removed = self._delete(self._outdated(newest))
+        removed = self._delete_outdated(newest)
         base = self._base(newest)
         if base > self._oldest.batch:
             removed += self._advance(base)
@@ -81,7 +81,7 @@ class Collector:
         listed = [*self._files.list(_STATE), *self._files.list(_CARRY)]
         doomed = [name for name in listed if name not in needed and _committed(name, newest)]
         halves = [name for name in self._files.list(DIRECTORY) if name.endswith(TEMPORARY)]
-        return len(pruned) + self._delete([*doomed, *halves, *self._outdated(newest)])
+        return len(pruned) + self._delete([*doomed, *halves]) + self._delete_outdated(newest)
 
     def _base(self, newest: int) -> int:
         """The oldest manifest to keep: a full one."""
@@ -110,14 +110,23 @@ class Collector:
                 names.update(run.name for run in part.runs[len(part.runs) - part.new :])
         return names
 
-    def _outdated(self, newest: int) -> list[str]:
-        """Prepared output of batches that are older than those kept."""
+    def _delete_outdated(self, newest: int) -> int:
+        """Removes the prepared output of batches that are older than those kept."""
         oldest = newest - self._retain + 1
-        return [
-            name
-            for name in self._files.list(_OUT)
-            if (batch := batch_of(name)) is not None and batch < oldest
-        ]
+        names: list[str] = []
+        directories: set[str] = set()
+        for name in self._files.list(_OUT):
+            # Spark names the files; the batch is in the name of their directory.
+            top = "/".join(name.split("/")[:2])
+            batch = batch_of(top)
+            if batch is not None and batch < oldest:
+                names.append(name)
+                if top != name:
+                    directories.add(top)
+        removed = self._delete(names)
+        for directory in directories:
+            self._files.delete_directory(directory)
+        return removed
 
     def _delete(self, names: Iterable[str]) -> int:
         ordered = sorted(names)

@@ -45,11 +45,10 @@ _HELD_BYTES = 64 << 20
 
 
 class Opened(NamedTuple):
-    """A slot at the view's version. `cached` when the cache holds that version too."""
+    """A slot at the view's version."""
 
     tag: Tag
     image: Image
-    cached: bool
 
 
 @dataclass
@@ -102,9 +101,7 @@ class _Target:
         )
         seen = self.cached.tag.digest
         # No undo: the version reached was committed, and there is no way back from that.
-        return Update(
-            self.address, seen, tag, changes.suffixes, changes.values, wipe=self.rebuild
-        )
+        return Update(self.address, seen, tag, changes.suffixes, changes.values, wipe=self.rebuild)
 
 
 class Opener:
@@ -144,7 +141,7 @@ class Opener:
         opened = {}
         for slot, target in targets.items():
             step = target.update()
-            opened[slot] = Opened(step.tag, MemoryImage({}).stepped(step), cached=False)
+            opened[slot] = Opened(step.tag, MemoryImage({}).stepped(step))
         return opened
 
     def _round(
@@ -163,7 +160,7 @@ class Opener:
             if found is None:
                 continue
             if found.tag.digest == self._view.head(slot):
-                opened[slot] = Opened(found.tag, found.image, cached=True)
+                opened[slot] = Opened(found.tag, found.image)
                 del left[slot]
                 continue
             way = self._way(slot, found.tag.digest)

@@ -15,6 +15,7 @@ import uuid
 from pathlib import Path
 from typing import Protocol
 
+from braided import failpoints
 from braided.errors import CheckpointWriteError, UnsupportedError
 
 __all__ = [
@@ -36,6 +37,7 @@ _ADVICE = {
     errno.EACCES: "give the user that runs the query write access to it",
     errno.EPERM: "give the user that runs the query write access to it; hard links are needed too",
     errno.ENOTDIR: "a file stands where a directory should be; choose another checkpointLocation",
+    errno.EEXIST: "a file stands where a directory should be; choose another checkpointLocation",
     errno.ENAMETOOLONG: "choose a shorter checkpointLocation or operator name",
 }
 
@@ -63,10 +65,12 @@ class LocalRegister:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
+                failpoints.reach("manifest-writing")
                 try:
                     os.link(temporary, path)
                 except FileExistsError:
                     return False
+                failpoints.reach("manifest-linked")
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary)

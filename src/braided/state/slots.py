@@ -2,31 +2,27 @@
 
 Nothing that a task does to a slot is seen by anyone before `finish`, and nothing that `finish`
 writes counts before the manifest names it: the changelog is a file of its own, and the cache can be
-rolled back. See `opening.py` for how a cached slot gets to the version that is read.
+rolled back. How a cached slot gets to the version that is read: `opening.py`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import lmdb
 import msgspec
 
 from braided import failpoints
-from braided.state.changes import Changes, changes_of, size_of
+from braided.state.changes import Changes, size_of
 from braided.state.files import Files
 from braided.state.manifest import OperatorView
 from braided.state.opening import Opened, Opener
 from braided.state.runs import LOG_SUFFIX, SNAP_SUFFIX, RunFile, digest_of, write_run
-from braided.state.slotcache import SlotCache, Tag, Undo, Update, address_of, after
+from braided.state.slot import SlotState
+from braided.state.slotcache import SlotCache, Tag, Undo, Update, address_of
 
 __all__ = ["ChannelChanges", "ChannelState", "Limits", "SlotChange", "SlotState"]
 
-SUFFIX_BYTES_MAX = 480
-
-_LOWEST = b"\x01"  # what is below is the cache's own
 _TIMER = b"t"
 _EPOCH_BIAS = 1 << 63
 
@@ -64,109 +60,6 @@ class ChannelChanges(msgspec.Struct, frozen=True):
     rebuilt: int
     bytes_caught_up: int
     cache_errors: int
-
-
-class SlotState:
-    """One slot: an ordered map of suffixes to values, with this task's changes on top."""
-
-    __slots__ = ("_get", "_image", "_new", "_old", "_order", "_reopen", "address", "cached", "tag")
-
-    def __init__(self, address: bytes, opened: Opened, reopen: Callable[[], Opened]) -> None:
-        self.address = address
-        self._reopen = reopen
-        self._new: dict[bytes, bytes | None] = {}
-        # What was read is kept: most of it is changed later, and the undo record needs it.
-        self._old: dict[bytes, bytes | None] = {}
-        self._order: list[bytes] = []
-        self._use(opened)
-
-    def get(self, suffix: bytes) -> bytes | None:
-        """The value, with this task's own changes seen."""
-        new = self._new
-        if suffix in new:
-            return new[suffix]
-        try:
-            value = self._get(self.address + suffix)
-        except lmdb.Error:
-            self._use(self._reopen())
-            value = self._get(self.address + suffix)
-        self._old[suffix] = value
-        return value
-
-    def put(self, suffix: bytes, value: bytes) -> None:
-        self._new[suffix] = value
-
-    def delete(self, suffix: bytes) -> None:
-        self._new[suffix] = None
-
-    def scan(self, prefix: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """The items that start with a prefix, below `stop`, in order, as they are at the call."""
-        start = self.address + max(prefix, _LOWEST)
-        end = after(self.address + prefix)
-        if stop is not None:
-            end = min(end, self.address + stop)
-        order, cut = self._changed(), len(self.address)
-        low, high = bisect_left(order, start[cut:]), len(order)
-        if end.startswith(self.address):
-            high = bisect_left(order, end[cut:])
-        own = [(suffix, self._new[suffix]) for suffix in order[low:high]]
-        return _merge(self._stored(start, end), own)
-
-    def first(self, prefix: bytes) -> bytes | None:
-        """The lowest suffix that starts with a prefix."""
-        for suffix, _ in self.scan(prefix):
-            return suffix
-        return None
-
-    def changes(self) -> Changes | None:
-        """What differs from the slot as it was opened, if anything."""
-        suffixes = self._changed()
-        if not suffixes:
-            return None
-        if suffixes[0] < _LOWEST or max(map(len, suffixes)) > SUFFIX_BYTES_MAX:
-            raise ValueError(
-                f"a suffix has 1 to {SUFFIX_BYTES_MAX} bytes and does not start with zero"
-            )
-        if not self._new.keys() <= self._old.keys():
-            for suffix in suffixes:
-                if suffix not in self._old:
-                    self._old[suffix] = self._get(self.address + suffix)
-        values = list(map(self._new.__getitem__, suffixes))
-        changes = changes_of(suffixes, values, list(map(self._old.__getitem__, suffixes)))
-        return changes if changes.suffixes else None
-
-    def contents(self) -> tuple[list[bytes], list[bytes]]:
-        """The slot as it was opened."""
-        items = list(_merge(self._stored(self.address + _LOWEST, after(self.address)), []))
-        return [suffix for suffix, _ in items], [value for _, value in items]
-
-    def close(self) -> None:
-        """Lets go of the cache; nothing may be read after."""
-        self._image.close()
-        self._reopen = _closed
-
-    def _use(self, opened: Opened) -> None:
-        self.tag, self._image, self.cached = opened
-        self._get = opened.image.get
-
-    def _changed(self) -> list[bytes]:
-        # Suffixes are only ever added, so the count tells whether there are others than before.
-        if len(self._order) != len(self._new):
-            self._order = sorted(self._new)
-        return self._order
-
-    def _stored(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        try:
-            for key, value in self._image.scan(start, end):
-                yield key, value
-                start = key + b"\x00"
-        except lmdb.Error:
-            self._use(self._reopen())
-            yield from self._image.scan(start, end)
-
-
-def _closed() -> Opened:
-    raise ValueError("the slot was read after its task had finished")
 
 
 class _Left(NamedTuple):
@@ -301,8 +194,6 @@ class ChannelState:
             return
         updates = []
         for number, state, changes in left:
-            if not state.cached:
-                continue
             carried = 0 if number in snapped else state.tag.log_bytes
             if changes is not None and log is not None:
                 updates.append(_logged(state, changes, log.digest, carried))
@@ -339,28 +230,3 @@ def _report(left: _Left) -> SlotChange:
         bytes_added=bytes_added,
         due_ms=None if timer is None else int.from_bytes(timer[1:9], "big") - _EPOCH_BIAS,
     )
-
-
-def _merge(
-    stored: Iterator[tuple[bytes, bytes]], own: list[tuple[bytes, bytes | None]]
-) -> Iterator[tuple[bytes, bytes]]:
-    """What is stored (by address + suffix) with a task's own changes (by suffix) over it."""
-    position = 0
-    for key, value in stored:
-        suffix = key[4:]
-        while position < len(own) and own[position][0] < suffix:
-            yield from _present(own[position])
-            position += 1
-        if position < len(own) and own[position][0] == suffix:
-            yield from _present(own[position])
-            position += 1
-        else:
-            yield suffix, value
-    for item in own[position:]:
-        yield from _present(item)
-
-
-def _present(item: tuple[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:
-    suffix, value = item
-    if value is not None:
-        yield suffix, value

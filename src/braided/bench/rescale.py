@@ -1,0 +1,228 @@
+"""Time without output from 4 to 8 channels: rescale() against stop, repartition, start.
+
+Input goes on at a steady rate: one file a trigger, for both sides. Both hand every batch to one
+function, which writes the rows and looks at the clock. A pause is the longest time between
+two outputs less the median one. The native side is a JVM aggregation with RocksDB that is stopped,
+repartitioned by Spark's own offline tool and started again; the control is Braided without a
+rescale. State is loaded before the clock counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import braided
+from braided.bench.session import TOTALS, Arena, Inputs, Progress, arena, median, with_data
+from braided.bench.totals import Totals, last_per_key, same_rows
+
+__all__ = ["Size", "measure", "pause_s", "run"]
+
+_CHANNELS, _MORE = 4, 8
+_LEAST_PAUSE_S = 0.001
+"""What a pause counts in the ratio when no gap is longer than usual."""
+_NEAR = 5
+"""Batches before and after the rescale that are looked at for a long one."""
+_PATIENCE_S = 600.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """Keys of state, rows a batch, batches before and after the rescale, seconds between them."""
+
+    keys: int
+    rows: int
+    before: int
+    after: int
+    interval_s: float
+    load_rows: int = 250_000
+
+
+def _sizes(quick: bool) -> tuple[Size, ...]:
+    if quick:
+        return tuple(Size(keys, 2_000, 5, 6, 0.5) for keys in (10_000, 1_000_000))
+    return tuple(Size(keys, 10_000, 15, 20, 1.0) for keys in (10_000, 1_000_000))
+
+
+@dataclass
+class _Observed:
+    """What a run showed: when each batch's rows were there, and how long each batch took."""
+
+    out: str
+    at_s: dict[int, float] = field(default_factory=dict)
+    batch_s: dict[int, float] = field(default_factory=dict)
+
+    def take(self, df: DataFrame, batch: int) -> None:
+        df.write.parquet(f"{self.out}/batch={batch}", mode="overwrite")
+        self.at_s[batch] = time.monotonic()
+
+    def durations(self, query: Any) -> None:
+        for batch in with_data(query.recentProgress):
+            self.batch_s[batch["batchId"]] = batch["durationMs"]["triggerExecution"] / 1000
+
+    def gaps_s(self, first: int) -> list[float]:
+        """The times between outputs, from batch `first` on."""
+        times = [at for batch, at in sorted(self.at_s.items()) if batch >= first]
+        return [later - earlier for earlier, later in pairwise(times)]
+
+    def rows(self, place: Arena) -> DataFrame:
+        read = place.spark.read.schema(f"{TOTALS}, batch int").parquet(self.out)
+        return last_per_key(read.drop("batch"))
+
+
+def run(quick: bool, progress: Progress) -> dict[str, Any]:
+    # The tool that repartitions a checkpoint needs this format of it.
+    conf = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
+    with arena("rescale", conf) as place:
+        sizes = [measure(place, size, progress) for size in _sizes(quick)]
+    return {"sizes": sizes, "quick": quick}
+
+
+def measure(place: Arena, size: Size, progress: Progress) -> dict[str, Any]:
+    """The control, Braided and native over the same input."""
+    inputs, first = _inputs(place, size)
+    change = first + size.before
+
+    def seen(name: str) -> _Observed:
+        return _Observed(place.fresh(f"out-{size.keys}-{name}"))
+
+    control = _braided(place, inputs, size, seen("control"), change, to=None)
+    progress(f"{size.keys:,} keys: control without a rescale: {_shown(control, first)}")
+    ours = _braided(place, inputs, size, seen("braided"), change, to=_MORE)
+    progress(f"{size.keys:,} keys: braided: {_shown(ours, first)}")
+    native = _native(place, inputs, size, seen("native"), change)
+    progress(f"{size.keys:,} keys: native: {_shown(native, first)}")
+    frames = [inputs.totals(place.spark), *(side.rows(place) for side in (native, ours, control))]
+    identical = same_rows(frames)
+    progress(f"{size.keys:,} keys: identical: {identical}")
+    native_pause_s, pause = pause_s(native.gaps_s(first)), pause_s(ours.gaps_s(first))
+    longest_s = max(s for batch, s in control.batch_s.items() if batch >= first)
+    around_s = max(s for batch, s in ours.batch_s.items() if abs(batch - change) <= _NEAR)
+    return {
+        "keys": size.keys,
+        "native_pause_s": round(native_pause_s, 3),
+        "braided_pause_s": round(pause, 3),
+        "ratio": round(native_pause_s / max(pause, _LEAST_PAUSE_S), 1),
+        "identical": identical,
+        "control_pause_s": round(pause_s(control.gaps_s(first)), 3),
+        "control_longest_batch_s": round(longest_s, 3),
+        "longest_batch_around_rescale_s": round(around_s, 3),
+        "longest_batch_ratio": round(around_s / longest_s, 3),
+        "median_gap_s": round(median(ours.gaps_s(first)), 3),
+        "note": (
+            f"no gap was longer than usual: the ratio takes {_LEAST_PAUSE_S} s"
+            if pause < _LEAST_PAUSE_S
+            else ""
+        ),
+    }
+
+
+def pause_s(gaps_s: list[float]) -> float:
+    """The longest time without output, over what is usual."""
+    return max(gaps_s) - median(gaps_s)
+
+
+def _inputs(place: Arena, size: Size) -> tuple[Inputs, int]:
+    """Files that load every key once, then one for each steady batch; the first of those."""
+    inputs = Inputs(place.work / f"in-{size.keys}")
+    every = np.arange(size.keys)
+    loads = max(1, -(-size.keys // size.load_rows))
+    for part in np.array_split(every, loads):
+        inputs.add(part)
+    # The first steady batch only gets the time of loading out of the gaps.
+    for _ in range(1 + size.before + size.after):
+        inputs.add(inputs.random_keys(size.rows, size.keys))
+    return inputs, loads + 1
+
+
+def _braided(
+    place: Arena, inputs: Inputs, size: Size, seen: _Observed, change: int, to: int | None
+) -> _Observed:
+    rows = braided.stream(inputs.stream(place.spark))
+    writer = rows.groupBy("k").apply(Totals, TOTALS).writeStream.foreachBatch(seen.take)
+    query = (
+        writer.option("checkpointLocation", place.fresh("checkpoint"))
+        .option("braided.channels", _CHANNELS)
+        .trigger(processingTime=f"{size.interval_s} seconds")
+        .start()
+    )
+    try:
+        _wait(query, lambda: change - 1 in seen.at_s)
+        if to is not None:
+            query.rescale(to)
+        query.processAllAvailable()
+        seen.durations(query)
+        if to is not None and query.routing()["Totals"].channels != to:
+            raise RuntimeError(f"the query runs on {query.routing()['Totals'].channels} channels")
+    finally:
+        query.stop()
+    return seen
+
+
+def _native(
+    place: Arena, inputs: Inputs, size: Size, seen: _Observed, change: int
+) -> _Observed:
+    checkpoint = place.fresh("checkpoint")
+    shown = Inputs(place.work / f"in-{size.keys}-native")
+    # A batch that was interrupted could not be repartitioned. This way none begins before the stop.
+    shown.show(inputs.files[:change])
+
+    def start() -> Any:
+        totals = shown.stream(place.spark).groupBy("k").agg(
+            F.count("*").alias("n"), F.sum("v").alias("s")
+        )
+        writer = totals.writeStream.outputMode("update").foreachBatch(seen.take)
+        return (
+            writer.option("checkpointLocation", checkpoint)
+            .trigger(processingTime=f"{size.interval_s} seconds")
+            .start()
+        )
+
+    place.spark.conf.set("spark.sql.shuffle.partitions", _CHANNELS)
+    query = start()
+    try:
+        _wait(query, lambda: _finished(query) >= change - 1)
+        seen.durations(query)
+        query.stop()
+        shown.show(inputs.files[change:])
+        place.spark._streamingCheckpointManager.repartition(checkpoint, _MORE)
+        query = start()
+        query.processAllAvailable()
+        seen.durations(query)
+    finally:
+        query.stop()
+        place.spark.conf.set("spark.sql.shuffle.partitions", 2)
+    return seen
+
+
+def _finished(query: Any) -> int:
+    progress = query.lastProgress
+    return -1 if progress is None else int(progress["batchId"])
+
+
+def _wait(query: Any, reached: Callable[[], bool]) -> None:
+    """Until a query has got somewhere; its own error if it ends before, or an error in the end."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not reached():
+        if not query.isActive:
+            error: StreamingQueryException | None = query.exception()
+            raise error or RuntimeError("the query ended too early")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the query did not get there in {_PATIENCE_S:.0f} s")
+        time.sleep(0.005)
+
+
+def _shown(seen: _Observed, first: int) -> str:
+    gaps_s = seen.gaps_s(first)
+    return (
+        f"longest time without output {max(gaps_s):.2f} s, usual {median(gaps_s):.2f} s, "
+        f"longest batch {max(s for b, s in seen.batch_s.items() if b >= first):.2f} s"
+    )

@@ -1,0 +1,1 @@
+"""Streams to try things on, and the applications that run on them."""

@@ -1,0 +1,291 @@
+"""Runs of the driver, killed at a fail point or left to end, and what they leave on disk.
+
+Everything is read without Spark: the output by following `_spark_metadata`, the state from the
+checkpoint through the state layer alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from braided.api.operator import state_codec
+from braided.engine.checkpoint import SparkLog
+from braided.state.cache import Cache, host_directory
+from braided.state.files import Files
+from braided.state.keys import KeyCodec
+from braided.state.manifests import Manifests
+from braided.state.slotcache import SlotCache
+from braided.state.slots import ChannelChanges, ChannelState, Limits
+from kill.driver import OPERATORS, Job
+from kill.oracle import InputRow
+
+__all__ = ["Progress", "Scene", "State"]
+
+RUN_SECONDS_MAX = 180
+GONE_SECONDS_MAX = 30
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class Progress(NamedTuple):
+    """What one batch of one run showed of itself."""
+
+    run: int
+    batch: int
+    redelivered: bool
+    counters: Mapping[str, int]
+
+
+class State(NamedTuple):
+    records: dict[str, tuple[Any, ...]]
+    """The fields of every key that has state."""
+    opening: ChannelChanges
+    """What it took to open the slots."""
+
+
+class Scene:
+    """One query's directories, and the runs of the driver on them, one after the other."""
+
+    def __init__(
+        self,
+        directory: Path,
+        batches: list[list[InputRow]],
+        operator: str,
+        sink: str = "parquet",
+        restless: bool = False,
+        **options: str,
+    ) -> None:
+        self.directory = directory
+        self.output = directory / "output"
+        self.checkpoint = directory / "checkpoint"
+        self.cache = directory / "cache"
+        self.runs = 0
+        self.log = ""
+        self._operator = operator
+        self._sink = sink
+        self._restless = restless
+        self._options = {"braided.slots": "16", "braided.channels": "2", **options}
+        self._sessions: list[int] = []
+        _write_input(directory / "input", batches)
+
+    # -- runs ------------------------------------------------------------------------------
+
+    def dies_at(self, point: str, leave_rest: bool = False) -> None:
+        """Runs the driver until it is killed at a fail point, given as `name:n`."""
+        code = self._run(point, "driver", leave_rest)
+        assert code == -signal.SIGKILL, f"run {self.runs} ({point}) ended with {code}\n{self.log}"
+        self._was_reached(point)
+
+    def loses_worker_at(self, point: str, environment: Mapping[str, str]) -> None:
+        """Runs the driver to its end; the worker that comes to a fail point is killed there."""
+        code = self._run(point, "worker", False, environment)
+        assert code == 0, f"run {self.runs} ended with {code}\n{self.log}"
+        self._was_reached(point)
+
+    def finishes(self) -> None:
+        """Runs the driver to its end."""
+        code = self._run("", "driver", False)
+        assert code == 0, f"run {self.runs} ended with {code}\n{self.log}"
+
+    def end_all(self) -> None:
+        """Ends whatever is left of all runs."""
+        for session in self._sessions:
+            _end_session(session)
+
+    def _was_reached(self, point: str) -> None:
+        times = self._path("count").stat().st_size
+        assert times >= int(point.partition(":")[2]), f"{point} was reached {times} times only"
+
+    def _run(
+        self, point: str, victim: str, leave_rest: bool, more: Mapping[str, str] | None = None
+    ) -> int:
+        self.runs += 1
+        job = Job(
+            operator=self._operator,
+            input=str(self.directory / "input"),
+            output=str(self.output),
+            checkpoint=str(self.checkpoint),
+            cache=str(self.cache),
+            progress=str(self._path("progress")),
+            sink=self._sink,
+            victim=victim,
+            restless=self._restless,
+            options=self._options,
+        )
+        self._path("job").write_bytes(msgspec.json.encode(job))
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT / 'tests'}",
+            "PYSPARK_PYTHON": sys.executable,
+            "BRAIDED_FAILPOINT": point,
+            "BRAIDED_FAILPOINT_COUNT": str(self._path("count")),
+            **(more or {}),
+        }
+        environment.pop("BRAIDED_FAILPOINT_PID", None)
+        with self._path("log").open("w") as log:
+            driver = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("driver.py")), self._path("job")],
+                cwd=self.directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # All it starts is in its session, whatever process groups Spark makes.
+                start_new_session=True,
+            )
+        self._sessions.append(driver.pid)
+        try:
+            code = driver.wait(RUN_SECONDS_MAX)
+        finally:
+            if not leave_rest or driver.returncode is None:
+                _end_session(driver.pid)
+                driver.wait()
+            self.log = self._path("log").read_text()
+        return code
+
+    def _path(self, kind: str) -> Path:
+        return self.directory / f"run-{self.runs:02d}.{kind}"
+
+    # -- what they left --------------------------------------------------------------------
+
+    def published(self) -> list[dict[str, Any]]:
+        """The output rows that a reader sees."""
+        return [row for path in _visible_files(self.output) for row in _parquet_rows(path)]
+
+    def committed_batch(self) -> int:
+        """The newest batch that has a manifest; -1 if there is none."""
+        newest = Manifests(self._files()).newest()
+        return -1 if newest is None else newest
+
+    def spark_batch(self) -> int:
+        """The newest batch that Spark has recorded as done; -1 if there is none."""
+        newest = SparkLog(self.checkpoint).last_commit()
+        return -1 if newest is None else newest
+
+    def state(self, cached: bool = False) -> State:
+        """The committed state, from the durable files or by way of the cache that the runs left."""
+        files = self._files()
+        batch = self.committed_batch()
+        if batch < 0:
+            return State({}, ChannelChanges(None, None, (), 0, 0, 0, 0, 0, 0, 0))
+        view = Manifests(files).view_at(batch)
+        cache: SlotCache | None = Cache(self.cache_of(view.flow)) if cached else None
+        slots = ChannelState(files, cache, "op", view.operators["op"], Limits())
+        slots.prepare(range(view.operators["op"].meta.slots))
+        keys = KeyCodec(pa.schema([("key", pa.string())]))
+        operator = OPERATORS[self._operator][0]
+        load, lent = state_codec(operator).load, operator()
+        fields = list(operator.__annotations__)
+        records = {}
+        for number in range(view.operators["op"].meta.slots):
+            for suffix, raw in slots.slot(number).scan(b"k"):
+                load(lent, raw)
+                [key] = keys.decode(suffix[1:])
+                assert key not in records
+                records[key] = tuple(getattr(lent, name) for name in fields)
+        assert len(records) == view.operators["op"].keys
+        return State(records, slots.finish("state/op/read-only"))
+
+    def cache_of(self, flow: str) -> Path:
+        return host_directory(self.cache, flow)
+
+    def keep_cache(self) -> None:
+        """Takes a copy of the cache, to which `restore_cache` goes back."""
+        shutil.copytree(self.cache, self.directory / "cache-copy")
+
+    def restore_cache(self) -> None:
+        shutil.rmtree(self.cache)
+        (self.directory / "cache-copy").rename(self.cache)
+
+    def progress(self) -> list[Progress]:
+        """All batches of all runs, as far as they came."""
+        found = []
+        for path in sorted(self.directory.glob("run-*.progress")):
+            run = int(path.stem.removeprefix("run-"))
+            for line in path.read_text().splitlines():
+                said = json.loads(line)
+                counters = said["operators"].get("op", {})
+                found.append(Progress(run, said["batchId"], said["redelivered"], counters))
+        return found
+
+    def deliveries(self) -> list[tuple[int, bool, list[dict[str, Any]]]]:
+        """What the foreachBatch function got, call by call: batch, whether it returned, rows."""
+        found = []
+        for path in sorted(self.output.iterdir()):
+            lines = path.read_text().splitlines()
+            ended = lines[-1:] == ["end"]
+            rows = [json.loads(line) for line in lines if line != "end"]
+            found.append((int(path.name.partition("-")[2]), ended, rows))
+        return found
+
+    def _files(self) -> Files:
+        return Files(str(self.checkpoint / "braided"))
+
+
+def _write_input(directory: Path, batches: list[list[InputRow]]) -> None:
+    directory.mkdir()
+    for number, batch in enumerate(batches):
+        path = directory / f"{number:04d}.json"
+        path.write_text("".join(json.dumps(row._asdict()) + "\n" for row in batch))
+        # Spark takes the oldest files first.
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+
+def _visible_files(output: Path) -> Iterator[Path]:
+    """Follows a file sink's log as Spark's readers do: the newest compacted file, then the rest."""
+    log = output / "_spark_metadata"
+    if not log.is_dir():
+        return
+    names = [path.name for path in log.iterdir() if path.name[0].isdigit()]
+    compacted = max((int(n.partition(".")[0]) for n in names if n.endswith(".compact")), default=-1)
+    plain = sorted(int(name) for name in names if name.isdigit() and int(name) > compacted)
+    chosen = [f"{compacted}.compact"] if compacted >= 0 else []
+    for name in [*chosen, *map(str, plain)]:
+        version, *entries = (log / name).read_text().splitlines()
+        assert version == "v1"
+        for entry in map(json.loads, entries):
+            assert entry["action"] == "add"
+            yield Path(unquote(urlsplit(entry["path"]).path))
+
+
+def _parquet_rows(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.ParquetFile(path).read().to_pylist()
+    return rows
+
+
+def _end_session(session: int) -> None:
+    """Kills what is left of a driver we started (its JVM and workers) and sees it gone."""
+    deadline = time.monotonic() + GONE_SECONDS_MAX
+    while left := _alive(session):
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        assert time.monotonic() < deadline, f"processes {left} do not end"
+        time.sleep(0.01)
+
+
+def _alive(session: int) -> list[int]:
+    found = []
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit():
+            continue
+        with suppress(FileNotFoundError, ProcessLookupError):
+            # pid (name) state parent group session ...; the name may hold anything
+            state, _, _, its_session, *_ = (path / "stat").read_text().rpartition(")")[2].split()
+            if int(its_session) == session and state not in "ZX":
+                found.append(int(path.name))
+    return found

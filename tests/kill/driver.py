@@ -1,0 +1,177 @@
+"""A query in a process of its own, made to be killed: `python driver.py job.json`.
+
+Reads everything there is (one file a batch), then exits with 0. Whatever a batch shows of itself is
+appended to a file at once, since a process that is killed has no other chance to tell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, Row, SparkSession
+
+import braided
+from braided import failpoints
+from braided.api.writer import StreamWriter
+from braided.control.table import RoutingTable
+from braided.engine.commands import Commands
+from braided.engine.progress import ProgressLog
+
+__all__ = ["FORGET_AT", "OPERATORS", "Job", "Tokens", "Totals"]
+
+FORGET_AT = 9
+RESTLESS_BATCHES = 6
+INPUT = "id long, key string, amount long"
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What the driver is to run, and where."""
+
+    operator: str
+    input: str
+    output: str
+    checkpoint: str
+    cache: str
+    progress: str
+    sink: str = "parquet"
+    victim: str = "driver"  # or "worker": who dies at the fail point
+    restless: bool = False  # slots move and rows are carried after each of the first batches
+    options: dict[str, str] = {}
+
+
+class Totals(braided.Operator):
+    """Deterministic. Drops its key now and then, so that removals are rolled back too."""
+
+    count: int = 0
+    total: int = 0
+
+    def onRow(self, row: Row) -> Iterator[tuple[Any, ...]]:
+        self.count += 1
+        self.total += row.amount
+        yield row.id, row.key, self.count, self.total
+        if self.count == FORGET_AT:
+            self.forget()
+
+
+class Tokens(braided.Operator):
+    """Not deterministic: every row draws a token, which the next row of the key gives out."""
+
+    token: str = ""
+    count: int = 0
+
+    def onRow(self, row: Row) -> Iterator[tuple[Any, ...]]:
+        before, self.token = self.token, uuid.uuid4().hex
+        self.count += 1
+        yield row.id, row.key, before, self.token
+
+
+class DyingTotals(Totals):
+    """Kills its worker process at some rows, each of them once."""
+
+    def onRow(self, row: Row) -> Iterator[tuple[Any, ...]]:
+        if row.amount < 0:
+            try:
+                Path(os.environ["DEATHS"], str(row.id)).touch(exist_ok=False)
+            except FileExistsError:
+                pass
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        yield from super().onRow(row)
+
+
+_TOTALS = "id long, key string, count long, total long"
+OPERATORS: dict[str, tuple[type[braided.Operator], str]] = {
+    "totals": (Totals, _TOTALS),
+    "dying": (DyingTotals, _TOTALS),
+    "tokens": (Tokens, "id long, key string, before string, token string"),
+}
+
+
+def main(job: Job) -> None:
+    if job.victim == "driver":
+        os.environ["BRAIDED_FAILPOINT_PID"] = str(os.getpid())
+    _record(Path(job.progress))
+    if job.restless:
+        _ask_for_changes()
+    spark = _session()
+    rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(job.input)
+    operator, schema = OPERATORS[job.operator]
+    flow = braided.stream(rows).groupBy("key").apply(operator, schema).name("op")
+    writer = flow.writeStream.options(**job.options)
+    writer.option("checkpointLocation", job.checkpoint).option("braided.cache.dir", job.cache)
+    _sink(writer, job).trigger(availableNow=True).start().awaitTermination()
+    spark.stop()
+
+
+def _session() -> SparkSession:
+    return (
+        SparkSession.builder.master("local[2]")
+        .appName("to be killed")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.streaming.fileSink.log.compactInterval", "3")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .getOrCreate()
+    )
+
+
+def _sink(writer: StreamWriter, job: Job) -> StreamWriter:
+    if job.sink == "foreachBatch":
+        return writer.foreachBatch(_deliver_to(Path(job.output)))
+    return writer.format(job.sink).option("path", job.output)
+
+
+def _deliver_to(directory: Path) -> Callable[[DataFrame, int], None]:
+    """Appends the rows of each call to a file of its own: half of them, then the rest."""
+    directory.mkdir(exist_ok=True)
+
+    def deliver(rows: DataFrame, batch: int) -> None:
+        lines = [json.dumps(row.asDict()) + "\n" for row in rows.collect()]
+        half = len(lines) // 2
+        number = len(list(directory.iterdir()))
+        with open(directory / f"{number:04d}-{batch}", "w") as file:
+            file.writelines(lines[:half])
+            file.flush()
+            failpoints.reach("handing-over")
+            file.writelines([*lines[half:], "end\n"])
+
+    return deliver
+
+
+def _record(path: Path) -> None:
+    add = ProgressLog.add
+
+    def recorded(log: ProgressLog, batch: int, content: dict[str, Any]) -> None:
+        add(log, batch, content)
+        with path.open("a") as file:
+            file.write(json.dumps(content) + "\n")
+
+    ProgressLog.add = recorded  # type: ignore[method-assign]
+
+
+def _ask_for_changes() -> None:
+    done = Commands.done
+    batches = itertools.count()
+
+    def and_more(commands: Commands, tables: Mapping[str, RoutingTable]) -> None:
+        done(commands, tables)
+        batch = next(batches)
+        if batch < RESTLESS_BATCHES:  # each change asks for a batch: it would never end
+            commands.rescale(1 + batch % 3, None)
+            commands.cut_next(15)
+
+    Commands.done = and_more  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Job))

@@ -1,0 +1,279 @@
+"""Exactly once under kill -9.
+
+A driver is killed at one step of a batch after the other, on one checkpoint, and started again each
+time. After every death and at the end, what readers see and what is committed is compared with
+a plain recomputation of the input.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import braided
+from kill.crashes import Progress, Scene
+from kill.oracle import InputRow, TotalsRow, random_batches, totals
+
+pytestmark = [pytest.mark.kill, pytest.mark.spark, pytest.mark.slow]
+
+# Everything that happens now and then happens in almost every batch.
+OFTEN = {
+    "braided.snapshot.minBytes": "1",
+    "braided.snapshot.factor": "0.01",
+    "braided.snapshot.perTask": "3",
+    "braided.retainedManifests": "2",
+    "braided.fullManifestEvery": "2",
+}
+# Where a manifest is there, but its output is not.
+UNPUBLISHED = ("manifest-linked", "after-manifest", "publishing")
+# Where a batch is abandoned although all its tasks have updated the cache.
+ABANDONED = "manifest-writing"
+
+
+class Stage:
+    """Makes scenes, and ends what is left of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.scenes: list[Scene] = []
+
+    def scene(self, batches: list[list[InputRow]], operator: str, **more: Any) -> Scene:
+        self.scenes.append(Scene(self._directory, batches, operator, **more))
+        return self.scenes[-1]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path)
+    try:
+        yield stage
+    finally:
+        for scene in stage.scenes:
+            scene.end_all()
+
+
+def ordered(rows: list[Any]) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in rows)
+
+
+def sums(progress: list[Progress]) -> dict[str, int]:
+    names = ("slotsOpened", "cacheHits", "rolledBack", "caughtUp", "rebuilt", "cacheErrors")
+    return {name: sum(p.counters.get(name, 0) for p in progress) for name in names}
+
+
+def is_exact(scene: Scene, batches: list[list[InputRow]], published: int, committed: int) -> None:
+    """Readers see the oracle's rows up to one batch, the state is the oracle's at another."""
+    rows, _ = totals(batches[: published + 1])
+    assert ordered(scene.published()) == ordered(rows)
+    _, state = totals(batches[: committed + 1])
+    assert scene.state().records == state
+
+
+FIRST_BATCHES = [
+    "before-routing:1",
+    "task-rows:1",
+    "task-after-changelog:1",
+    "manifest-writing:1",
+    "manifest-linked:1",  # the fifth try of batch 0
+    "publishing:1",  # of the redelivered batch 0
+    "after-manifest:1",
+    "publishing:2",  # after batch 1 was redelivered
+    "after-publish:1",
+    "snapshot:1",
+    "gc:1",  # of orphans, at the start
+    "gc:3",  # while batches run
+]
+LATER_BATCHES = [
+    "before-routing:3",
+    "task-rows:3",
+    "task-after-changelog:4",  # the other channel has updated the cache, or is about to
+    "snapshot:8",
+    "manifest-writing:2",
+    "after-manifest:2",
+    "publishing:3",
+    "after-publish:2",
+    "gc:5",
+    "manifest-writing:1",
+]
+
+
+@pytest.mark.parametrize(
+    ("deaths", "batches"),
+    [(FIRST_BATCHES, random_batches(10)), (LATER_BATCHES, random_batches(18))],
+    ids=["first", "later"],
+)
+def test_driver_killed_at_every_step_loses_and_repeats_nothing(
+    stage: Stage, deaths: list[str], batches: list[list[InputRow]]
+) -> None:
+    scene = stage.scene(batches, "totals", **OFTEN)
+    for point in deaths:
+        scene.dies_at(point)
+        name = point.partition(":")[0]
+        committed = scene.committed_batch()
+        published = committed - (name in UNPUBLISHED)
+        assert committed < len(batches) - 1, "too little input for so many deaths"
+        if name != "gc":  # which may come before the first batch of a run
+            assert scene.spark_batch() == published - (name == "after-publish")
+        is_exact(scene, batches, published, committed)
+    scene.finishes()
+
+    last = len(batches) - 1
+    assert scene.committed_batch() == scene.spark_batch() == last
+    is_exact(scene, batches, last, last)
+    through_cache = scene.state(cached=True)
+    assert through_cache.records == scene.state().records
+    assert through_cache.opening.hits == through_cache.opening.opened
+    rolls_back_and_never_rebuilds(scene, deaths)
+
+
+def test_every_fail_point_in_the_source_is_died_at() -> None:
+    source = Path(braided.__file__).parent.rglob("*.py")
+    places = {
+        name for path in source for name in re.findall(r'reach\("([a-z-]+)"\)', path.read_text())
+    }
+    assert places == {point.partition(":")[0] for point in (*FIRST_BATCHES, *LATER_BATCHES)}
+
+
+def rolls_back_and_never_rebuilds(scene: Scene, deaths: list[str]) -> None:
+    progress = scene.progress()
+    print(f"\n{len(deaths)} deaths: {sums(progress)}")
+    assert sums(progress)["rebuilt"] == sums(progress)["cacheErrors"] == 0
+    for run, point in enumerate(deaths, 2):
+        first = next((p for p in progress if p.run == run and not p.redelivered), None)
+        if point.startswith(ABANDONED) and first is not None and first.batch > 0:
+            assert first.counters["rolledBack"] == first.counters["slotsOpened"] > 0
+
+
+def test_carried_rows_and_moving_slots_survive_deaths(stage: Stage) -> None:
+    batches = random_batches(8)
+    rows, state = totals(batches)
+    scene = stage.scene(batches, "totals", restless=True, **OFTEN)
+    for point in ("after-manifest:3", "manifest-writing:3", "task-after-changelog:5", "gc:5"):
+        scene.dies_at(point)
+        assert starts_of_keys(scene.published(), rows)
+    scene.finishes()
+
+    assert ordered(scene.published()) == ordered(rows)
+    assert scene.state().records == state
+    assert scene.state(cached=True).records == state
+    figures = sums(scene.progress())
+    print(f"\nrestless: {figures}")
+    assert figures["rebuilt"] == figures["cacheErrors"] == 0
+    assert figures["rolledBack"] > 0
+    assert sum(p.counters.get("moves", 0) for p in scene.progress()) > 0
+    assert scene.committed_batch() > len(batches), "nothing was carried"
+
+
+def starts_of_keys(published: list[dict[str, Any]], rows: list[TotalsRow]) -> bool:
+    """Whether, for every key, the first of its rows are there, each once."""
+    expected = defaultdict(list)
+    for row in rows:
+        expected[row.key].append(tuple(row))
+    found = defaultdict(list)
+    for row in ordered(published):
+        found[row[1]].append(row)
+    return all(given == expected[key][: len(given)] for key, given in found.items())
+
+
+def test_nondeterministic_operator_and_its_output_agree_after_every_death(stage: Stage) -> None:
+    batches = random_batches(8)
+    scene = stage.scene(batches, "tokens")
+    scene.dies_at("manifest-linked:2")
+    scene.keep_cache()
+    # The JVM and the workers that outlive this driver are there when the next one starts.
+    scene.dies_at("task-after-changelog:2", leave_rest=True)
+    for point in ("manifest-writing:2", "after-manifest:1", "publishing:2", "after-publish:1"):
+        scene.dies_at(point)
+        unpublished = point.partition(":")[0] in UNPUBLISHED
+        tokens_follow(scene.published(), batches[: scene.committed_batch() + 1 - unpublished])
+    # As on a host that had no part in the batches since.
+    scene.restore_cache()
+    scene.finishes()
+
+    newest = tokens_follow(scene.published(), batches)
+    assert scene.state().records == newest
+    assert scene.state(cached=True).records == newest
+    progress = scene.progress()
+    assert sums(progress)["rebuilt"] == sums(progress)["cacheErrors"] == 0
+    caught_up = next(p for p in progress if p.run == scene.runs and not p.redelivered)
+    assert caught_up.counters["caughtUp"] == caught_up.counters["slotsOpened"] > 0
+
+
+def tokens_follow(
+    rows: list[dict[str, Any]], batches: list[list[InputRow]]
+) -> dict[str, tuple[str, int]]:
+    """Every input row has one output row, which gives out the token of its key's row before.
+
+    The newest token of every key, and the number of its rows.
+    """
+    rows = sorted(rows, key=lambda row: row["id"])
+    given = [(row.id, row.key) for batch in batches for row in batch]
+    assert [(row["id"], row["key"]) for row in rows] == given
+    newest: dict[str, tuple[str, int]] = {}
+    for row in rows:
+        token, count = newest.get(row["key"], ("", 0))
+        assert row["before"] == token
+        newest[row["key"]] = (row["token"], count + 1)
+    return newest
+
+
+def test_batch_runs_again_when_worker_processes_are_killed(stage: Stage, tmp_path: Path) -> None:
+    batches = random_batches(6)
+    for batch in (1, 3):
+        batches[batch][30] = batches[batch][30]._replace(amount=-1)  # deadly to a worker, once
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+    scene = stage.scene(batches, "dying", **OFTEN)
+    scene.loses_worker_at("task-after-changelog:10", {"DEATHS": str(deaths)})
+
+    assert {int(path.name) for path in deaths.iterdir()} == {
+        row.id for batch in batches for row in batch if row.amount < 0
+    }
+    assert scene.log.count("runs again: a worker process was lost") == 3
+    is_exact(scene, batches, 5, 5)
+    assert scene.state(cached=True).records == scene.state().records
+    figures = sums(scene.progress())
+    print(f"\n3 workers lost: {figures}")
+    assert figures["rebuilt"] == figures["cacheErrors"] == 0
+
+
+def test_foreach_batch_gets_identical_rows_again_after_a_death(stage: Stage) -> None:
+    batches = random_batches(7)
+    scene = stage.scene(batches, "tokens", sink="foreachBatch", **OFTEN)
+    scene.dies_at("handing-over:2")
+    scene.dies_at("publishing:2")
+    scene.dies_at("after-manifest:1")
+    scene.dies_at("after-publish:1")
+    scene.finishes()
+
+    complete: dict[int, list[tuple[Any, ...]]] = {}
+    rows = []
+    for batch, returned, given in scene.deliveries():
+        if returned and batch not in complete:
+            complete[batch] = ordered(given)
+            rows += given
+        elif returned:
+            assert ordered(given) == complete[batch]
+    assert sorted(complete) == list(range(len(batches)))
+    for batch, returned, given in scene.deliveries():
+        assert returned or set(ordered(given)) < set(complete[batch])
+    # Half of batch 1 before a death and all of it after; 4 was done, but Spark did not know.
+    assert [(batch, returned) for batch, returned, _ in scene.deliveries()] == [
+        (0, True),
+        (1, False),
+        (1, True),
+        (2, True),
+        (3, True),
+        (4, True),
+        (4, True),
+        (5, True),
+        (6, True),
+    ]
+    assert scene.state().records == tokens_follow(rows, batches)
+    waiting = {path.name.partition("-")[0] for path in (scene.checkpoint / "braided/out").iterdir()}
+    assert waiting <= {"5", "6"}, "prepared output is kept for ever"

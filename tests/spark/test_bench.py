@@ -1,0 +1,98 @@
+"""The benchmarks on sizes that say nothing about speed: that both sides run and are compared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+from braided.bench import floor, rescale, state_size, stateful
+from braided.bench.session import NATIVE, Arena, Inputs, touched_keys
+from braided.bench.totals import last_per_key, same_rows
+
+CONF = {**NATIVE, "spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> Iterator[Arena]:
+    for name, value in CONF.items():
+        spark.conf.set(name, value)
+    yield Arena(spark, tmp_path)
+    for name in CONF:
+        spark.conf.unset(name)
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def test_stateful_runs_both_sides_and_finds_their_output_identical(place: Arena) -> None:
+    case = stateful.Case(rows=300, keys=40, warm=1, native=1, braided=2)
+    result = stateful.measure(place, case, silent)
+    assert result["identical"] is True
+    assert result["ratio"] > 0
+    assert result["native_batches"] == 1
+    assert result["braided_batches"] == 2
+
+
+def test_floor_tells_what_each_step_of_a_batch_takes(place: Arena) -> None:
+    result = floor.measure(place, floor.Size(20, 5, warm=1, batches=1, rounds=1), "noop", silent)
+    assert min(result["native_ms"], result["empty_ms"], result["braided_ms"]) > 0
+    assert {"route", "process", "commit", "publish"} <= set(result["steps_ms"])
+    assert sum(result["steps_ms"].values()) <= result["braided_ms"]
+
+
+def test_rescale_sees_both_sides_pause_and_arrive_at_the_same_totals(place: Arena) -> None:
+    size = rescale.Size(keys=200, rows=50, before=1, after=2, interval_s=0.2, load_rows=100)
+    result = rescale.measure(place, size, silent)
+    assert result["identical"] is True
+    assert result["native_pause_s"] > 0
+    assert result["longest_batch_around_rescale_s"] > 0
+
+
+def test_state_size_counts_what_is_written_for_the_keys_touched(place: Arena) -> None:
+    plan = state_size.Plan((100, 800), touched=100, others=(400,), warm=0, batches=1, load_rows=500)
+    result = state_size.measure(place, plan, silent)
+    assert [size["keys"] for size in result["sizes"]] == [100, 800]
+    assert [size["keys_touched"] for size in result["touched"]] == [100, 400]
+    few, many = result["touched"]
+    assert few["durable_bytes"] > few["changelog_bytes"] > 0
+    assert many["changelog_bytes"] > few["changelog_bytes"]
+
+
+def test_a_difference_in_one_row_is_not_identical(spark: SparkSession) -> None:
+    left = spark.createDataFrame([(1, 2, 3.0), (2, 1, 0.5)], "k long, n long, s double")
+    assert same_rows([left, left])
+    assert not same_rows([left, left.filter("k = 1")])
+    assert not same_rows([left.filter("k = 1"), left])
+    assert not same_rows([left, left.withColumn("s", left.s + 0.125)])
+    assert not same_rows([left, left.union(left.limit(1))])
+    assert not same_rows([left.limit(0), left.limit(0)])
+    newest = last_per_key(left.union(spark.createDataFrame([(1, 5, 9.0)], left.schema)))
+    assert {tuple(row) for row in newest.collect()} == {(1, 5, 9.0), (2, 1, 0.5)}
+
+
+def test_inputs_are_read_in_the_order_in_which_they_were_made(place: Arena) -> None:
+    inputs = Inputs(place.work / "in")
+    for number in range(4):
+        inputs.add(np.full(3, number))
+    changed = [path.stat().st_mtime for path in inputs.files]
+    assert changed == sorted(set(changed))
+    assert changed[-1] < time.time()
+    counts = {row.k: row.n for row in inputs.totals(place.spark).collect()}
+    assert counts == {0: 3, 1: 3, 2: 3, 3: 3}
+
+
+def test_touched_keys_are_different_and_spread_over_all() -> None:
+    keys = touched_keys(np.random.default_rng(1), 100, 10_000)
+    assert len(set(keys.tolist())) == 100
+    assert sorted(keys // 100) == list(range(100))
+
+
+def test_a_pause_is_what_the_longest_gap_has_over_the_usual_one() -> None:
+    assert rescale.pause_s([1.0, 1.0, 6.0, 1.0]) == 5.0
+    assert rescale.pause_s([1.0, 1.0]) == 0.0

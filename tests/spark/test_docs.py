@@ -1,0 +1,87 @@
+"""What README and docs show runs, and says what the code does."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from braided.api.query import ElasticQuery
+from braided.options import Options
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/architecture.md", "docs/operators.md")
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
+
+
+@pytest.fixture
+def names(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Any]]:
+    """What the examples take for granted: a session, files with a few rows, directories."""
+
+    def files(name: str, rows: list[dict[str, Any]]) -> str:
+        (tmp_path / name).mkdir()
+        text = "\n".join(json.dumps(row) for row in rows)
+        (tmp_path / name / "rows.json").write_text(text)
+        return str(tmp_path / name)
+
+    def processed(query: ElasticQuery, timeout: int | None = None) -> bool:
+        query.processAllAvailable()
+        return False
+
+    # A reader of an example has time to watch it; a test has not.
+    monkeypatch.setattr(ElasticQuery, "awaitTermination", processed)
+    found: dict[str, Any] = {
+        "__name__": "__main__",
+        "spark": spark,
+        "clicks_path": files("clicks", [{"user": "u", "page": "/"}, {"user": "v", "page": "/a"}]),
+        "payments_path": files("payments", [{"account": "a", "amount": n / 2} for n in range(4)]),
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "output": str(tmp_path / "output"),
+    }
+    yield found
+    for value in found.values():
+        if isinstance(value, ElasticQuery):
+            value.stop()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/operators.md"])
+def test_the_examples_of_a_page_run_one_after_the_other(
+    page: str, names: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    for number, block in enumerate(blocks(page)):
+        query = names.get("query")
+        if isinstance(query, ElasticQuery) and query.isActive:
+            query.processAllAvailable()  # the next lines look at what it did
+        exec(compile(block, f"{page}, example {number + 1}", "exec"), names)
+    if page == "docs/operators.md":
+        printed = capfd.readouterr().out
+        assert "Caller.line can't be a state field" in printed
+        assert "|      a|    4|  3.0|" in printed
+
+
+def test_the_first_program_of_the_readme_is_the_example_file() -> None:
+    assert blocks("README.md")[0] == (ROOT / "examples/threshold.py").read_text()
+
+
+def test_the_readme_lists_all_options() -> None:
+    assert Options.describe() in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_a_page_names_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    linked = re.findall(r"\]\(([\w./]+)\)", text)
+    source = re.findall(r"`((?:api|engine|state|control)/\w+\.py)`", text)
+    missing = [name for name in linked if not (ROOT / page).parent.joinpath(name).exists()]
+    missing += [name for name in source if not (ROOT / "src/braided" / name).exists()]
+    assert missing == []

@@ -1,0 +1,196 @@
+"""`ElasticQuery`: what it shares with Spark's, its commands, its progress."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+import braided
+from braided.errors import FencedError
+from stream_harness import Lab
+from stream_operators import SCHEMA, BatchTotals, Totals
+
+ROWS = [("abcdef"[i % 6], i % 2, i, i) for i in range(24)]
+
+
+def test_it_has_every_public_attribute_of_sparks_query() -> None:
+    public = {name for name in dir(StreamingQuery) if not name.startswith("_")}
+    assert public <= set(dir(braided.ElasticQuery))
+
+
+def test_it_answers_as_sparks_query_does(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    feed = lab.feed(SCHEMA)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
+    writer = flow.writeStream.format("noop").queryName("answers")
+    query = writer.option("checkpointLocation", str(lab.checkpoint)).start()
+    assert query.lastProgress is None
+    feed.add(ROWS)
+    query.processAllAvailable()
+    assert query.isActive
+    assert query.name == "answers"
+    assert query.awaitTermination(timeout=0) is False
+    assert query.exception() is None
+    assert set(query.status) == {"message", "isDataAvailable", "isTriggerActive"}
+    first_id, first_run = query.id, query.runId
+    query.explain()
+    assert "Physical Plan" in capsys.readouterr().out
+    query.stop()
+    query.stop()  # again is no harm
+    assert not query.isActive
+    assert query.awaitTermination(timeout=5) is True
+    again = lab.start(flow, "noop")
+    assert again.id == first_id
+    assert again.runId != first_run
+    again.stop()
+
+
+def test_progress_tells_what_each_batch_did(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA).name("totals")
+    flow = flow.groupBy("c").apply(BatchTotals, SCHEMA).name("batches")
+    with lab.running(flow, channels=3, slots=32) as query:
+        feed.add(ROWS)
+        query.processAllAvailable()
+        query.rescale(5, operator="totals")
+        feed.add(ROWS)
+        query.processAllAvailable()
+        sections = [p["braided"] for p in query.recentProgress if "braided" in p]
+        last = query.lastProgress
+    assert last is not None and "braided" in last
+    json.dumps(sections)
+    first = sections[0]
+    assert first["batchId"] == 0
+    assert first["carryRows"] == 0
+    assert set(first["stepsMs"]) == {"admit", "route", "process", "commit", "publish", "control"}
+    totals, batches = (first["operators"][name] for name in ("totals", "batches"))
+    assert (totals["channels"], totals["slots"], totals["rows"], totals["keys"]) == (3, 32, 24, 6)
+    assert (totals["rowsOut"], totals["keysTouched"], totals["moves"]) == (24, 6, 0)
+    assert (batches["rows"], batches["keys"], batches["rowsOut"]) == (24, 4, 8)
+    assert len(totals["busyMs"]) == 3 and all(ms >= 0 for ms in totals["busyMs"])
+    assert totals["imbalance"] >= 1.0 and totals["slotImbalance"] >= 1.0
+    assert totals["stateBytes"] > 0 and totals["changelogBytes"] > 0
+    assert totals["bytesCaughtUp"] == 0 and totals["cacheErrors"] == 0
+    moved = [s["operators"]["totals"]["moves"] for s in sections]
+    assert sum(1 for n in moved if n) == 1
+    # From 3 to 5 channels, two fifths of the slots move and no more.
+    assert 32 * 2 // 5 <= max(moved) <= 32 * 2 // 5 + 2
+    assert sections[-1]["operators"]["totals"]["channels"] == 5
+    assert sections[-1]["operators"]["batches"]["channels"] == 3
+    assert sections[-1]["operators"]["totals"]["rebuilt"] == 0
+    assert sections[-1]["operators"]["totals"]["cacheHits"] > 0
+
+
+def test_commands_take_effect_without_input_one_after_the_other(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    feed.add(ROWS)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
+    with lab.running(flow, "noop", channels=2) as query:
+        query.processAllAvailable()
+        query.rescale(7)
+        query.processAllAvailable()
+        assert query.routing()["Totals"].channels == 7
+        query.rescale(3)
+        query.rescale(4)
+        query.rebalance()
+        query.processAllAvailable()
+        assert query.routing()["Totals"].channels == 4
+    assert lab.state(flow) == {
+        (k,): {"count": 4, "total": sum(v for key, _, v, _ in ROWS if key == k)} for k in "abcdef"
+    }
+
+
+@pytest.mark.parametrize("channels", [0, -1, True, 2.0, "3", None, 9])
+def test_a_rescale_that_can_not_be_is_refused_at_once(lab: Lab, channels: Any) -> None:
+    feed = lab.feed(SCHEMA)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
+    with lab.running(flow, "noop", channels=2, slots=8) as query:
+        with pytest.raises(ValueError, match=r"at least 1|8 slots"):
+            query.rescale(channels)
+        with pytest.raises(ValueError, match=r"no operator 'Sums' .* it has Totals"):
+            query.rescale(2, operator="Sums")
+        with pytest.raises(ValueError, match="no operator 'Sums'"):
+            query.rebalance("Sums")
+        assert query.routing()["Totals"].channels == 2
+
+
+def test_a_rebalance_moves_slots_from_the_busy_channel(lab: Lab) -> None:
+    class Slow(braided.Operator):
+        rows: int = 0
+
+        def onRow(self, row: Any) -> Iterator[Any]:
+            self.rows += sum(1 for _ in range(20_000))
+            yield row
+
+    feed = lab.feed("k int")
+    probe = lab.spark.range(200).select((F.xxhash64(F.col("id").cast("int")) % 16).alias("h"), "id")
+    # Slots of channel 0 in the first table, found by the rule of the design.
+    keys = [row.id for row in probe.collect() if 0 <= row.h % 16 < 4][:8]
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Slow, "k int")
+    with lab.running(flow, "noop", channels=2, slots=16) as query:
+        before = query.routing()["Slow"]
+        busy = Counter(int(before.slots[s]) for s in range(4))
+        for _ in range(2):
+            feed.add([(k,) for k in keys for _ in range(3)])
+            query.processAllAvailable()
+        query.rebalance()
+        query.processAllAvailable()
+        after = query.routing()["Slow"]
+    if len(busy) == 1:  # all keys were on one channel
+        assert after.epoch == before.epoch + 1
+        assert {int(after.slots[s]) for s in range(4)} == {0, 1}
+    assert {key[0] for key in lab.state(flow)} == set(keys)
+
+
+def test_a_second_query_on_the_checkpoint_is_fenced_off_and_the_first_unharmed(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
+    with lab.running(flow) as query:
+        with pytest.raises(FencedError, match="checkpoint"):
+            lab.start(flow)
+        feed.add(ROWS)
+        query.processAllAvailable()
+        assert query.isActive
+    assert len(lab.rows()) == len(ROWS)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_calls_of_on_batch_for_one_key_keep_their_order(lab: Lab, channels: int) -> None:
+    class Calls(braided.Operator):
+        calls: int = 0
+
+        def onBatch(self, rows: pa.Table) -> Iterator[Any]:
+            self.calls += 1
+            yield {"k": self.key.k, "call": self.calls, "first": rows["seq"][0].as_py()}
+
+    feed = lab.feed("k string, seq bigint")
+    feed.add([("a" if i % 7 else "b", i) for i in range(30_000)])
+    grouped = braided.stream(feed.frame()).groupBy("k")
+    flow = grouped.apply(Calls, "k string, call int, first bigint")
+    lab.run(flow, channels=channels, orderPreserving=True)
+    found = lab.rows()
+    assert [first for _, _, first in found] == sorted(first for _, _, first in found)
+    assert [call for k, call, _ in found if k == "a"] == [1, 2, 3]
+    assert [row for row in found if row[0] == "b"] == [("b", 1, 0)]
+
+
+def test_rows_of_all_shapes_leave_an_operator(lab: Lab) -> None:
+    class Shapes(braided.Operator):
+        rows: int = 0
+
+        def onRow(self, row: Any) -> Any:
+            self.rows += 1
+            shapes = [row, tuple(row), list(row), row.asDict(), {"k": row.k}]
+            return None if row.k == "none" else shapes
+
+    feed = lab.feed("k string, seq bigint")
+    feed.add([("a", 1), ("none", 2)])
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Shapes, "k string, seq bigint")
+    lab.run(flow)
+    assert Counter(lab.rows()) == Counter({("a", 1): 4, ("a", None): 1})

@@ -1,0 +1,109 @@
+"""One writer per checkpoint, for as long as its process lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from braided.errors import CheckpointWriteError, FencedError, UnsupportedError
+from braided.state.files import Files
+from braided.state.lease import Lease
+
+HOLD = """
+import sys
+from braided.state.files import Files
+from braided.state.lease import Lease
+lease = Lease.acquire(Files(sys.argv[1]), "query trades")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(root: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_query_is_told_who_holds_the_checkpoint(tmp_path: Path) -> None:
+    files = Files(tmp_path / "cp" / "braided")
+    with Lease.acquire(files, "query trades") as lease:
+        assert lease.held() and "query trades" in lease.owner
+        with pytest.raises(FencedError, match=rf"query trades \(pid {os.getpid()} on .*since"):
+            Lease.acquire(files, "query other")
+        assert lease.held()
+    assert not lease.held()
+    Lease.acquire(files, "query other").release()
+
+
+def test_releasing_twice_is_fine(tmp_path: Path) -> None:
+    lease = Lease.acquire(Files(tmp_path), "q")
+    lease.release()
+    lease.release()
+    other = Lease.acquire(Files(tmp_path), "q")
+    lease.release()
+    assert other.held()
+    other.release()
+
+
+def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
+    process = holder(tmp_path)
+    with pytest.raises(FencedError, match=rf"pid {process.pid} "):
+        Lease.acquire(Files(tmp_path), "query next")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with Lease.acquire(Files(tmp_path), "query next"):
+        assert json.loads((tmp_path / "lease").read_text())["owner"] == "query next"
+
+
+def test_a_forked_child_does_not_keep_the_lease(tmp_path: Path) -> None:
+    lease = Lease.acquire(Files(tmp_path), "q")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)  # until the parent says so
+        os._exit(0)
+    try:
+        assert lease.held()
+        with pytest.raises(FencedError):
+            Lease.acquire(Files(tmp_path), "q2")
+        lease.release()
+        Lease.acquire(Files(tmp_path), "q2").release()
+    finally:
+        os.write(write, b"x")
+        os.waitpid(child, 0)
+        os.close(read)
+        os.close(write)
+
+
+def test_a_lease_whose_file_was_replaced_is_lost(tmp_path: Path) -> None:
+    lease = Lease.acquire(Files(tmp_path), "q")
+    (tmp_path / "lease").unlink()
+    assert not lease.held()
+    with Lease.acquire(Files(tmp_path), "q2") as other:
+        assert other.held() and not lease.held()
+    lease.release()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(CheckpointWriteError, match="file/braided"):
+        Lease.acquire(Files(tmp_path / "file" / "braided"), "q")
+
+
+def test_other_stores_have_no_lease_yet() -> None:
+    with pytest.raises(UnsupportedError, match="lease"):
+        Lease.acquire(Files("mock:///cp"), "q")
