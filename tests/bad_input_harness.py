@@ -1,4 +1,4 @@
-"""What the tests of bad input share: operators, ways to damage a checkpoint, disks that are full."""
+"""What the tests of bad input share: an operator, failures, memory, disks that are full."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from stream_harness import Lab
 
 import braided
 from braided.errors import BraidedError
+from stream_harness import Lab
 
 __all__ = ["MemoryProbe", "Tally", "failure", "fill", "read_only", "small_disk"]
 

@@ -56,13 +56,30 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="braided-demo-", ignore_cleanup_errors=True) as made:
         work = Path(made)
         with local_spark("braided demo", work) as spark:
-            # PySpark's own answer to Ctrl-C cancels the jobs of the batch that is running.
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-            return _run(spark, work, arguments.seconds, arguments.rows)
+            return _run(spark, work, arguments.seconds, arguments.rows, _on_interrupt())
 
 
-def _run(spark: SparkSession, work: Path, seconds: float, rows: int) -> int:
+def _on_interrupt() -> threading.Event:
+    """Ctrl-C sets this, and raises KeyboardInterrupt the second time.
+
+    Raised at once it could hit a call into the JVM, and PySpark's own answer to it cancels the jobs
+    of the batch that is running.
+    """
+    asked = threading.Event()
+
+    def answer(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, answer)
+    return asked
+
+
+def _run(
+    spark: SparkSession, work: Path, seconds: float, rows: int, interrupted: threading.Event
+) -> int:
     _say(
         f"An order book for each of {STOCKS:,} stocks, a position for each of {TRADERS:,} traders, "
         f"{rows:,} orders a batch.\nFor {seconds:g} seconds; Ctrl-C ends it before.\n"
@@ -70,14 +87,14 @@ def _run(spark: SparkSession, work: Path, seconds: float, rows: int) -> int:
     query = _start(spark, work, rows)
     watch = _Watch(query)
     try:
-        changes = _stream(query, watch, seconds)
-    except KeyboardInterrupt:
-        _say("\nInterrupted: the running batch ends, then the query stops.")
-        query.stop()
-        _say(f"Stopped after {len(watch.batches)} batches; nothing was compared.")
-        return 130
+        changes = _stream(query, watch, seconds, interrupted)
+        if interrupted.is_set():
+            _say("\nInterrupted: the running batch ends, then the query stops.")
     finally:
         query.stop()
+    if interrupted.is_set():
+        _say(f"Stopped after {len(watch.batches)} batches; nothing was compared.")
+        return 130
     for batch in watch.new():
         _say(batch.line())
     _say("\nStopped. Computing the same again from the orders, in plain Python ...")
@@ -173,7 +190,9 @@ class _Change:
     """The last batch that had ended when it was asked for."""
 
 
-def _stream(query: ElasticQuery, watch: _Watch, seconds: float) -> list[_Change]:
+def _stream(
+    query: ElasticQuery, watch: _Watch, seconds: float, interrupted: threading.Event
+) -> list[_Change]:
     """Prints batches as they come and changes the query as time goes by."""
     plan: list[tuple[float, str, Callable[[], None]]] = [
         (0.25, f"rescale({_MORE})", lambda: query.rescale(_MORE)),
@@ -184,7 +203,7 @@ def _stream(query: ElasticQuery, watch: _Watch, seconds: float) -> list[_Change]
     begun: float | None = None
     deadline = time.monotonic() + _PATIENCE_S + seconds
     _say(_HEAD)
-    while True:
+    while not interrupted.is_set():
         for batch in watch.new():
             _say(batch.line())
         now = time.monotonic()
@@ -203,7 +222,8 @@ def _stream(query: ElasticQuery, watch: _Watch, seconds: float) -> list[_Change]
             raise query.exception() or RuntimeError("the query ended by itself")
         if now > deadline:
             raise TimeoutError(f"{_PATIENCE_S:.0f} s over time; is this machine very busy?")
-        time.sleep(_LOOK_S)
+        interrupted.wait(_LOOK_S)
+    return changes
 
 
 # --- at the end -----------------------------------------------------------------------------------

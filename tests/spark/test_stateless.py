@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F
 
 import braided
@@ -102,6 +102,39 @@ def test_columns_of_the_stream_itself_can_be_used_after_an_operator(lab: Lab) ->
         if sum(sums[k]) > 50:
             expected.append((k, sum(sums[k]) + len(sums[k])))
     assert Counter(lab.rows()) == Counter(expected)
+
+
+def test_steps_between_operators_can_be_written_in_any_way_that_spark_takes(lab: Lab) -> None:
+    class Pass(braided.Operator):
+        rows: int = 0
+
+        def onRow(self, row: Any) -> Iterator[Any]:
+            self.rows += 1
+            yield row.k, row["with.dots"], row.n
+
+    other = lab.spark.createDataFrame([("a", 1), ("b", 2)], "k string, n int")
+    feed = lab.feed(SCHEMA)
+    feed.add(ROWS)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA).name("one")
+    flow = flow.withColumn("with.dots", F.lit(1)).select("*").selectExpr("*").fillna("x", ["k"])
+    flow = flow.dropna("any", None, ["k"]).replace("x", "y", ["k"]).fillna(0)
+    flow = flow.join(F.broadcast(other), F.col("seq") % 2 == F.col("n") - 1).drop(other.k)
+    flow = flow.select("k", "`with.dots`", "n")
+    flow = flow.groupBy("k").apply(Pass, "k string, d int, n int").name("two")
+    lab.run(flow, channels=2)
+    assert Counter(lab.rows()) == Counter(
+        ("y" if k is None else k, 1, seq % 2 + 1) for k, _, _, seq in ROWS
+    )
+
+
+def test_a_step_that_multiplies_an_operators_partitions_fails_the_batch(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    feed.add(ROWS)
+    other = lab.spark.range(4).repartition(2).hint("shuffle_replicate_nl")
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA).crossJoin(other)
+    query = lab.start(flow, channels=2)
+    with pytest.raises(StreamingQueryException, match="changes its partitions"):
+        query.processAllAvailable()
 
 
 @pytest.mark.parametrize("channels", [1, 3])

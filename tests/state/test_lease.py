@@ -25,9 +25,22 @@ sys.stdin.read()
 """
 
 
-def holder(root: Path) -> subprocess.Popen[str]:
+HOLD_AND_FORK = """
+import os, sys
+from braided.state.files import Files
+from braided.state.lease import Lease
+lease = Lease.acquire(Files(sys.argv[1]), "query trades")
+if os.fork() == 0:
+    print("held", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+os.wait()
+"""
+
+
+def holder(root: Path, program: str = HOLD) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(root)],
+        [sys.executable, "-c", program, str(root)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -68,25 +81,26 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "lease").read_text())["owner"] == "query next"
 
 
-def test_a_forked_child_does_not_keep_the_lease(tmp_path: Path) -> None:
-    lease = Lease.acquire(Files(tmp_path), "q")
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(write)
-        os.read(read, 1)  # until the parent says so
-        os._exit(0)
-    try:
+def test_a_forked_child_does_not_take_the_lease_away(tmp_path: Path) -> None:
+    with Lease.acquire(Files(tmp_path), "q") as lease:
+        child = os.fork()
+        if child == 0:
+            lease.release()
+            os._exit(1 if lease.held() else 0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert lease.held()
         with pytest.raises(FencedError):
             Lease.acquire(Files(tmp_path), "q2")
-        lease.release()
-        Lease.acquire(Files(tmp_path), "q2").release()
-    finally:
-        os.write(write, b"x")
-        os.waitpid(child, 0)
-        os.close(read)
-        os.close(write)
+
+
+def test_a_child_that_outlives_the_holder_does_not_keep_the_lease(tmp_path: Path) -> None:
+    process = holder(tmp_path, HOLD_AND_FORK)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with Lease.acquire(Files(tmp_path), "query next") as lease:
+        assert lease.held()
+    assert process.stdin is not None
+    process.stdin.close()  # lets the child go
 
 
 def test_a_lease_whose_file_was_replaced_is_lost(tmp_path: Path) -> None:

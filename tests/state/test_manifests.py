@@ -163,6 +163,23 @@ def test_a_restored_checkpoint_is_noticed(flow: SmallFlow, tmp_path: Path) -> No
     assert flow.contents(None) == {0: {b"ka": b"1", b"kb": b"history"}}
 
 
+def test_a_process_that_remembers_another_history_forgets_it(
+    flow: SmallFlow, tmp_path: Path
+) -> None:
+    run_batches(flow, 2)
+    shutil.copytree(tmp_path / "cp", tmp_path / "copy")
+    other = SmallFlow(tmp_path / "copy")
+    other.flow, other.batch = flow.flow, 1
+    for number in range(2):
+        other.run(None, {0: {b"kb": b"%d" % number}})
+    run_batches(flow, 1)
+    flow.view()
+    shutil.rmtree(tmp_path / "cp")
+    shutil.copytree(tmp_path / "copy", tmp_path / "cp")
+    flow.batch = 3
+    assert flow.contents(None) == {0: {b"ka": b"1", b"kb": b"1"}}
+
+
 def test_manifests_of_two_histories_do_not_mix(flow: SmallFlow, tmp_path: Path) -> None:
     run_batches(flow, 2)
     shutil.copytree(tmp_path / "cp", tmp_path / "copy")

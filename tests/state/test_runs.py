@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -44,11 +48,20 @@ def test_a_run_is_read_back(tmp_path: Path, changes, wanted: set[int]) -> None:
     assert gathered(read_run(files, run, wanted)) == {s: held[s] for s in held.keys() & wanted}
 
 
-def test_slots_may_span_record_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_ROWS_PER_RECORD_BATCH", 3)
+@pytest.mark.parametrize("limit", ["_ROWS_PER_RECORD_BATCH", "_BYTES_PER_RECORD_BATCH"])
+@pytest.mark.parametrize("most", [1, 3, 10])
+def test_slots_may_span_record_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(runs, limit, most)
     files = Files(tmp_path)
     changes = [(n, [b"k%d" % i for i in range(n)], [b"%d" % n] * n) for n in range(1, 9)]
     run = write_run(files, "1-0-a.log.arrow", changes)
+    reader = pa.ipc.open_file(files.read(run.name))
+    batches = [reader.get_batch(n) for n in range(reader.num_record_batches)]
+    assert len(batches) > 3 and sum(batch.num_rows for batch in batches) == 36
+    if limit == "_ROWS_PER_RECORD_BATCH":
+        assert max(batch.num_rows for batch in batches) == most
     assert gathered(read_run(files, run, {2, 7})) == {
         n: {b"k%d" % i: b"%d" % n for i in range(n)} for n in (2, 7)
     }
@@ -61,6 +74,31 @@ def test_content_decides_the_digest_and_the_name_does_not(tmp_path: Path) -> Non
     two = write_run(files, "4-0-b.log.arrow", changes, base="x")
     other = write_run(files, "4-0-c.log.arrow", changes, base="y")
     assert one.digest == two.digest != other.digest
+
+
+def test_a_run_is_plain_arrow(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    run = write_run(files, "1-0-a.log.arrow", [(3, [b"ka", b"kb", b"kc"], [b"1", None, b""])])
+    table = pa.ipc.open_file(files.read(run.name)).read_all()
+    table.validate(full=True)
+    assert table.to_pydict() == {
+        "slot": [3, 3, 3],
+        "key": [b"ka", b"kb", b"kc"],
+        "value": [b"1", None, b""],
+    }
+
+
+def test_a_worker_need_not_import_pandas_for_a_run(tmp_path: Path) -> None:
+    program = (
+        "import sys; from braided.state.files import Files; from braided.state.runs import *\n"
+        "before = 'pandas' in sys.modules\n"
+        "files = Files(sys.argv[1])\n"
+        "run = write_run(files, '1-0-a.log.arrow', [(3, [b'ka', b'kb'], [b'1', None])])\n"
+        "assert list(read_run(files, run)) == [(3, [b'ka', b'kb'], [b'1', None])]\n"
+        "sys.exit(not before and 'pandas' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, env=environment)
 
 
 def test_slots_out_of_order_are_refused(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class Operator(metaclass=OperatorMeta):
         """Have `onTimer` called at this time (a datetime, or ms since 1970), once.
 
         The key may have many timers; setting one twice is setting it once. One that is due
-        already fires in the next batch.
+        already fires after the rows of this batch, or in the next batch if `onTimer` sets it.
         """
         ms = as_ms(when)
         if not hasattr(self, "onTimer"):

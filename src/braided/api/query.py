@@ -18,8 +18,12 @@ __all__ = ["ElasticQuery"]
 
 T = TypeVar("T")
 
+# Spark starts a process for the tick source. Interrupted while it waits for that, it would leave
+# the process behind, which complains on stderr when nobody answers it.
 _STARTING = "Initializing sources"
 _START_S = 30.0
+# Interrupted while it writes down that a batch is done, Spark would run the batch again.
+_RECORD_S = 10.0
 
 _running: weakref.WeakValueDictionary[str, ElasticQuery] = weakref.WeakValueDictionary()
 
@@ -97,19 +101,15 @@ class ElasticQuery:
         Waits for the running batch, at most `braided.stopTimeout`; one that takes longer is cut off, not committed, and
         runs again at the next start.
         """
-        self._wait_for_sources()
-        self._engine.gate.shut(self._engine.options.stop_timeout_s)
+        self._wait_while(lambda: self.status["message"] == _STARTING, _START_S)
+        if self._engine.gate.shut(self._engine.options.stop_timeout_s):
+            self._wait_while(lambda: not self._engine.is_recorded(), _RECORD_S)
         self._query.stop()
         self._engine.close()
 
-    def _wait_for_sources(self) -> None:
-        """Lets Spark finish starting, which takes about a second.
-
-        Spark starts a process for the tick source; interrupted while it waits for that, it would leave the process
-        behind, which complains on stderr when nobody answers it.
-        """
-        end = time.monotonic() + _START_S
-        while self.isActive and self.status["message"] == _STARTING and time.monotonic() < end:
+    def _wait_while(self, unready: Callable[[], bool], timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        while self.isActive and unready() and time.monotonic() < end:
             time.sleep(0.01)
 
     # -- what Braided adds -----------------------------------------------------------------

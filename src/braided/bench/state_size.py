@@ -33,7 +33,7 @@ __all__ = ["Plan", "measure", "run"]
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes of state in keys, ascending; keys a batch; batches at each size; rows a loading batch."""
+    """Sizes of state in keys, ascending; keys a batch; batches at each size; rows to load by."""
 
     sizes: Sequence[int] = (10_000, 100_000, 1_000_000, 10_000_000)
     touched: int = 10_000

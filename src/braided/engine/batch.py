@@ -72,6 +72,7 @@ class Engine:
         self.bell = Bell()
         self.progress = ProgressLog()
         self.error: BraidedError | None = None
+        self._finished: int | None = None
         self.is_active: Callable[[], bool] = lambda: True
         self._sink = sink
         self._spark = spark
@@ -159,6 +160,10 @@ class Engine:
             rows = self._spark.range(workers).repartition(workers)
             rows.mapInArrow(import_task, rows.schema).write.format("noop").mode("overwrite").save()
 
+    def is_recorded(self) -> bool:
+        """Whether Spark has taken down as done what this engine has finished."""
+        return self._finished is None or self._log.is_committed(self._finished)
+
     # -- what Spark calls ------------------------------------------------------------------
 
     def run(self, df: DataFrame, batch: int) -> None:
@@ -168,6 +173,7 @@ class Engine:
                 self._run(df, batch)
             except BaseException as error:
                 raise self._explained(error) from None
+            self._finished = batch
 
     def _explained(self, error: BaseException) -> BaseException:
         """The error as Spark should get it: short, typed, or the words for an interrupt."""

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -82,7 +83,9 @@ def _read_one(files: Files, name: str, digest: str) -> Iterator[pa.RecordBatch]:
     if _digest(data) != digest:
         raise CheckpointCorruptError(f"carry file {files.root}/{name} is damaged: its digest differs")
     with pa.ipc.open_stream(data) as reader:
-        yield from reader
+        for chunk in reader:
+            # One batch older than when it was kept: it comes before all that are younger.
+            yield chunk.set_column(0, chunk.schema.field(0), pc.subtract(chunk.column(0), 1))
 
 
 def _digest(data: pa.Buffer) -> str:

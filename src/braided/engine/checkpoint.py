@@ -39,6 +39,9 @@ class SparkLog:
     def last_commit(self) -> int | None:
         return self._newest("commits")
 
+    def is_committed(self, batch: int) -> bool:
+        return (self._checkpoint / "commits" / str(batch)).exists()
+
     def last_offset(self) -> int | None:
         return self._newest("offsets")
 

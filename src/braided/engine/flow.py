@@ -6,6 +6,7 @@ survive them, they are carried along: `select` gets them in front, a step that h
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from braided.api.operator import Operator
-from braided.engine.route import Keys, order_columns
+from braided.engine.route import Keys, order_columns, quoted
 from braided.errors import UnsupportedError
 
 __all__ = ["Flow", "OperatorStep", "Stateless"]
@@ -43,14 +44,19 @@ class Stateless:
             spread: list[Any] = []
             for column in wanted:
                 is_star = column == "*" if isinstance(column, str) else _is_star(column)
-                spread.extend(own if is_star else [column])
+                spread.extend(map(quoted, own) if is_star else [column])
             if self.method == "selectExpr":
-                spread = [F.expr(c) if c not in own else c for c in spread]
+                spread = [F.expr(c) for c in spread]
             return df.select(*hidden, *spread)
         if self.method == "toDF":
             return df.toDF(*hidden, *self.args)
-        if self.method in ("dropna", "fillna", "replace") and self.kwargs.get("subset") is None:
-            return getattr(df, self.method)(*self.args, **{**self.kwargs, "subset": own})  # type: ignore[no-any-return]
+        if self.method in ("dropna", "fillna", "replace"):
+            method = getattr(DataFrame, self.method)
+            call = inspect.signature(method).bind(df, *self.args, **self.kwargs)
+            if call.arguments.get("subset") is None:
+                call.arguments["subset"] = [quoted(name) for name in own]
+            filled: DataFrame = method(*call.args, **call.kwargs)
+            return filled
         if self.method in _OPAQUE:
             # The function sees its own columns only. What it gives out is in the order of the task.
             given = self.apply(df.drop(*hidden))
@@ -59,7 +65,10 @@ class Stateless:
             return given.selectExpr(*fresh, last, "*")
         result = self.apply(df)
         if self.method in ("join", "crossJoin"):
-            return result.select(*hidden, *[c for c in result.columns if c not in hidden])
+            names = result.columns
+            if names[:order] != hidden:
+                own = [quoted(name) for name in names if name not in hidden]
+                return result.select(*hidden, *own)
         return result
 
 

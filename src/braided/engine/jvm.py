@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 __all__ = ["Jvm"]
@@ -34,7 +35,10 @@ class Jvm:
     def file_format(self, name: str) -> Any:
         """Spark's FileFormat of that name, or None when the name is no file format."""
         sources = self._jvm.org.apache.spark.sql.execution.datasources.DataSource
-        found = self._new(sources.lookupDataSource(name, self.session.sessionState().conf()))
+        try:
+            found = self._new(sources.lookupDataSource(name, self.session.sessionState().conf()))
+        except PySparkException:  # there is nothing of that name
+            return None
         if hasattr(found, "fallbackFileFormat"):
             return self._new(found.fallbackFileFormat())
         kind = self._jvm.java.lang.Class.forName(

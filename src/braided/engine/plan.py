@@ -147,7 +147,7 @@ class FlowPlan:
         """The whole batch: the output rows, when somebody asks for them."""
         spark = df.sparkSession
         spark.sparkContext.setLocalProperty(BATCH_PROPERTY, spec.encode())
-        frame, admitted = df, admission(spec.batch, self._sequence)
+        frame, admitted = df, admission(self._sequence)
         order = 0
         for stage in self._stages:
             name = stage.step.name
@@ -156,7 +156,8 @@ class FlowPlan:
                 if admitted:
                     frame, admitted = frame.selectExpr(*admitted, "*"), []
                 rest = read_carry(spark, self._place.root, carried, frame.schema)
-                frame = rest.union(frame)
+                # In this order: a task of the operator before knows its channel by its partition.
+                frame = frame.union(rest)
             tagged = self._ordered or spec.cut is not None or stage is not self._stages[-1]
             routed = stage.route.apply(frame, tables[name], admitted, tagged)
             function = stage.tagged if tagged else stage.plain

@@ -88,6 +88,12 @@ class ReportBox:
             sender, report = msgspec.msgpack.decode(letter, type=tuple[str, ChannelReport])
             if sender != token:  # a task of an earlier try that ended late
                 continue
+            if report.channel >= channels[report.operator]:
+                raise ChannelMissingError(
+                    f"operator {report.operator!r} has {channels[report.operator]} channels, but Spark "
+                    f"ran one as partition {report.channel}: a step after it, such as a crossJoin "
+                    "without broadcast, changes its partitions; the batch is not committed"
+                )
             place = (report.operator, report.channel)
             twin = found.setdefault(place, report)
             if twin.result() != report.result():

@@ -2,7 +2,7 @@
 
 Everything here is a JVM expression; no Python touches a row on the way. Hidden columns, all `bigint`:
 
-    __braided_o0, o1, ...   the order of rows: batch of origin, sequence, then one per operator passed
+    __braided_o0, o1, ...   the order of rows: age, sequence, then one per operator passed
     __braided_place         slot and key hash in one number, so that one comparison sorts both
     __braided_k0, ...       grouping columns that are expressions
 """
@@ -93,10 +93,15 @@ def sequence(schema: StructType, order_by: str | None) -> list[str]:
     return [as_they_come]
 
 
-def admission(batch: int, sequence_sql: Sequence[str]) -> list[str]:
-    """SQL for the order columns of the rows that a batch takes in."""
-    values = [f"bigint({batch})", *sequence_sql]
-    return [f"{value} AS {name}" for value, name in zip(values, order_columns(len(values)), strict=True)]
+def admission(sequence_sql: Sequence[str]) -> list[str]:
+    """SQL for the order columns of rows that are new: their age is 0, of carried ones it is below.
+
+    The age is not the batch's number, because a number that differs from batch to batch would be
+    compiled into the code that Spark generates: compiled anew for every batch, and never hot.
+    """
+    values = ["bigint(0)", *sequence_sql]
+    names = order_columns(len(values))
+    return [f"{value} AS {name}" for value, name in zip(values, names, strict=True)]
 
 
 @dataclass(frozen=True)

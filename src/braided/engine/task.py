@@ -363,7 +363,7 @@ class _Run:
                 if places is None:
                     self.out.extend(map(self.program.encoder.detach, given))
                 else:
-                    tag = (batch.batch, TIMER_SEQUENCE + ms, *[0] * (spec.order - 2))
+                    tag = (0, TIMER_SEQUENCE + ms, *[0] * (spec.order - 2))
                     self._extend_tagged(given, tag, places[index] << 18)
             except Exception as error:
                 raise self._failed(error, key_row, f"timer of {ms} ms") from None

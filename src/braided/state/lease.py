@@ -76,6 +76,12 @@ class Lease:
 
     def release(self) -> None:
         """Gives the lease back; again is fine."""
+        if self._descriptor is not None:
+            # Closing alone would not do while a child just forked still has its copy.
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        self._close()
+
+    def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         _held.discard(self)
         if descriptor is not None:
@@ -95,7 +101,7 @@ def _let_go_in_child() -> None:
     # A lock belongs to all processes that share the descriptor: a forked child that lives longer
     # than its parent would keep the lease. Closing its copy takes nothing from the parent.
     for lease in list(_held):
-        lease.release()
+        lease._close()
 
 
 os.register_at_fork(after_in_child=_let_go_in_child)

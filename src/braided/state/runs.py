@@ -14,6 +14,7 @@ attempt is left out: two attempts that do the same thing to the same state have 
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 from collections.abc import Container, Iterable, Iterator, Sequence
 
@@ -41,6 +42,7 @@ LOG_SUFFIX = ".log.arrow"
 SNAP_SUFFIX = ".snap.arrow"
 
 _ROWS_PER_RECORD_BATCH = 1 << 16
+_BYTES_PER_RECORD_BATCH = 1 << 28  # Arrow counts the bytes of a column with 31 bits
 # zstd pays on text-like keys and repeated values and costs little where it does not.
 _COMPRESSION = "zstd"
 _COMPRESS_FROM_BYTES = 1 << 12
@@ -76,9 +78,14 @@ def bitmap_of(slots: Iterable[int]) -> str:
 
 def slots_of(run: RunFile) -> list[int]:
     """The slots a run says something about, ascending."""
-    packed = np.frombuffer(base64.b64decode(run.slots), dtype=np.uint8)
-    slots: list[int] = np.flatnonzero(np.unpackbits(packed, bitorder="little")).tolist()
-    return slots
+    return list(_slots(run.slots))
+
+
+# A channel has the same slots batch after batch, and applying a manifest asks a few times.
+@functools.lru_cache(maxsize=1024)
+def _slots(bitmap: str) -> tuple[int, ...]:
+    packed = np.frombuffer(base64.b64decode(bitmap), dtype=np.uint8)
+    return tuple(np.flatnonzero(np.unpackbits(packed, bitorder="little")).tolist())
 
 
 def batch_of(name: str) -> int | None:
@@ -135,7 +142,8 @@ def read_run(
     reader = pa.ipc.open_file(data)
     for index in range(reader.num_record_batches):
         batch = reader.get_batch(index)
-        numbers = batch.column(0).to_numpy()
+        # Not to_numpy(), which imports pandas.
+        numbers = np.frombuffer(batch.column(0).buffers()[1], np.int32, batch.num_rows)
         starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
         stops = np.append(starts[1:], len(numbers))
         for slot, start, stop in zip(
@@ -149,29 +157,59 @@ def read_run(
 def _encode(
     slots: npt.NDArray[np.int32], keys: list[bytes], values: list[bytes | None], base: str
 ) -> pa.Buffer:
-    schema = pa.schema(
-        [
-            pa.field("slot", pa.int32(), nullable=False),
-            pa.field("key", pa.binary(), nullable=False),
-            pa.field("value", pa.binary()),
-        ],
-        metadata={_BASE: base.encode()},
-    )
+    fields = [
+        pa.field("slot", pa.int32(), nullable=False),
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("value", pa.binary()),
+    ]
+    schema = pa.schema(fields, metadata={_BASE: base.encode()})
+    present = [value if value is not None else b"" for value in values]
+    removed = None in values
+    sizes = _sizes(keys) + _sizes(present)
+    compression = _COMPRESSION if sizes.sum() >= _COMPRESS_FROM_BYTES else None
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
     sink = pa.BufferOutputStream()
-    size = sum(map(len, keys))
-    options = pa.ipc.IpcWriteOptions(
-        compression=_COMPRESSION if size >= _COMPRESS_FROM_BYTES else None, use_threads=False
-    )
     with pa.ipc.new_file(sink, schema, options=options) as writer:
-        for start in range(0, len(keys), _ROWS_PER_RECORD_BATCH):
-            stop = start + _ROWS_PER_RECORD_BATCH
+        for start, stop in _cuts(sizes):
+            rows = stop - start
             columns = [
-                pa.array(slots[start:stop]),
-                pa.array(keys[start:stop], pa.binary()),
-                pa.array(values[start:stop], pa.binary()),
+                pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(slots[start:stop])]),
+                _binary(keys[start:stop], None),
+                _binary(present[start:stop], values[start:stop] if removed else None),
             ]
             writer.write_batch(pa.record_batch(columns, schema=schema))
     return sink.getvalue()
+
+
+def _cuts(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Where record batches start and stop: so many rows at most, and so many bytes."""
+    totals = np.cumsum(sizes)
+    start, before = 0, 0
+    while start < len(sizes):
+        full = int(np.searchsorted(totals, before + _BYTES_PER_RECORD_BATCH, side="right"))
+        stop = min(max(full, start + 1), start + _ROWS_PER_RECORD_BATCH, len(sizes))
+        yield start, stop
+        start, before = stop, int(totals[stop - 1])
+
+
+def _binary(present: list[bytes], values: list[bytes | None] | None) -> pa.Array:
+    """An Arrow array of bytes, null where `values` has None.
+
+    From buffers: `pa.array` of a list is slower, and imports pandas the first time, which costs
+    every worker a third of a second.
+    """
+    offsets = np.zeros(len(present) + 1, dtype=np.int32)
+    np.cumsum(_sizes(present), out=offsets[1:])
+    validity = None
+    if values is not None:
+        there = np.fromiter((value is not None for value in values), bool, len(values))
+        validity = pa.py_buffer(np.packbits(there, bitorder="little"))
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(present))]
+    return pa.Array.from_buffers(pa.binary(), len(present), buffers)
+
+
+def _sizes(values: list[bytes]) -> npt.NDArray[np.int64]:
+    return np.fromiter(map(len, values), np.int64, len(values))
 
 
 def _corrupt(
