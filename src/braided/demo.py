@@ -288,10 +288,7 @@ def _summary(watch: _Watch, changes: list[_Change], problems: list[str]) -> None
     batches = watch.batches
     rows = sum(batch.rows for batch in batches)
     spent_s = batches[-1].done_s - (batches[0].done_s - batches[0].ms / 1000)
-    gaps = {
-        later.number: later.done_s - earlier.done_s
-        for earlier, later in pairwise(batches)
-    }
+    gaps = {later.number: later.done_s - earlier.done_s for earlier, later in pairwise(batches)}
     usual_s = statistics.median(gaps.values())
     _say("\nSummary")
     _say(

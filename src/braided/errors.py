@@ -1,22 +1,22 @@
 """Every error Braided raises on purpose, one kind per thing the caller does next.
 
-    BraidedError
-    ├── DefinitionError            change the program: it is refused before anything runs
-    │   ├── OperatorDefinitionError    the Operator class itself
-    │   ├── OptionError                an option's name or value
-    │   └── UnsupportedError           a call that has no meaning on a keyed, per-batch stream
-    ├── CheckpointError            look at the checkpoint: the query refuses to touch it
-    │   ├── CheckpointMismatchError    it belongs to another flow, or the flow has changed
-    │   ├── CheckpointCorruptError     a file is damaged or missing
-    │   ├── CheckpointVersionError     a newer Braided wrote it
-    │   ├── CheckpointWriteError       it can't be written: read-only, full, no permission
-    │   └── FencedError                another query holds it
-    └── BatchError                 a batch failed; nothing of it was committed
-        ├── OperatorError              user code raised
-        ├── OutputSchemaError          a row does not fit the declared output schema
-        ├── StateValueError            a value does not fit its state field's type
-        ├── ChannelMissingError        Spark finished without every channel reporting
-        └── NondeterministicBatchError two attempts of one channel disagree
+BraidedError
+├── DefinitionError            change the program: it is refused before anything runs
+│   ├── OperatorDefinitionError    the Operator class itself
+│   ├── OptionError                an option's name or value
+│   └── UnsupportedError           a call that has no meaning on a keyed, per-batch stream
+├── CheckpointError            look at the checkpoint: the query refuses to touch it
+│   ├── CheckpointMismatchError    it belongs to another flow, or the flow has changed
+│   ├── CheckpointCorruptError     a file is damaged or missing
+│   ├── CheckpointVersionError     a newer Braided wrote it
+│   ├── CheckpointWriteError       it can't be written: read-only, full, no permission
+│   └── FencedError                another query holds it
+└── BatchError                 a batch failed; nothing of it was committed
+    ├── OperatorError              user code raised
+    ├── OutputSchemaError          a row does not fit the declared output schema
+    ├── StateValueError            a value does not fit its state field's type
+    ├── ChannelMissingError        Spark finished without every channel reporting
+    └── NondeterministicBatchError two attempts of one channel disagree
 """
 
 from __future__ import annotations

@@ -125,10 +125,8 @@ def test_values_of_a_megabyte_pass_through_rows_and_state(lab: Lab) -> None:
     for k in keys:
         parts = [body(k, n).encode() for n in range(3)]
         assert state[k,] == {"text": body(k, 2), "parts": parts}
-    outputs = {(k, parts.count(k.encode() + b"0" + k.encode())) for k, _, _, parts in lab.rows()}
-    assert {k for k, _ in outputs} == set(keys)
-    digests = Counter(map(_digest, lab.rows()))
-    assert digests == Counter(
+    # By digest: a difference of megabytes is nothing to read.
+    assert Counter(map(_digest, lab.rows())) == Counter(
         _digest((k, before, body(k, n), b"".join(body(k, i).encode() for i in range(n + 1))))
         for k in keys
         for n in range(3)

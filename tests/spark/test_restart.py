@@ -170,6 +170,18 @@ def test_stopping_at_any_moment_is_clean_and_loses_nothing(lab: Lab) -> None:
     assert committed_view(lab.checkpoint).carry == ()
 
 
+def test_a_query_stopped_as_soon_as_it_is_started_can_start_again(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    flow = totals(feed)
+    for _ in range(4):
+        query = lab.start(flow)
+        query.stop()
+        assert query.exception() is None
+    feed.add(ROWS)
+    lab.run(flow)
+    assert len(lab.rows()) == len(ROWS)
+
+
 def _first_output(lab: Lab) -> list[tuple[Any, ...]]:
     # The second operator is keyed by the count that the first one gives out, once per key.
     return [(k, c, c, seq) for k, c, _, seq in lab.rows()]

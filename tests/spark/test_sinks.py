@@ -58,9 +58,7 @@ def test_options_of_a_file_format_reach_it(lab: Lab, feed: Feed) -> None:
 def test_text_takes_one_column_and_partition_by_makes_directories(lab: Lab, feed: Feed) -> None:
     lines = flow(feed).selectExpr("k", "concat(k, ':', v) AS line")
     writer = lines.writeStream.partitionBy("k").trigger(availableNow=True)
-    query = writer.start(
-        path=str(lab.out), format="text", checkpointLocation=str(lab.checkpoint)
-    )
+    query = writer.start(path=str(lab.out), format="text", checkpointLocation=str(lab.checkpoint))
     query.awaitTermination()
     assert sorted(p.name for p in lab.out.iterdir() if p.name[0] != "_") == ["k=a", "k=b"]
     read = lab.spark.read.text(str(lab.out))

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
 
 from braided.control.table import RoutingTable
 from braided.engine.batch import Engine
@@ -22,7 +22,8 @@ T = TypeVar("T")
 # the process behind, which complains on stderr when nobody answers it.
 _STARTING = "Initializing sources"
 _START_S = 30.0
-# Interrupted while it writes down that a batch is done, Spark would run the batch again.
+# Interrupted while it writes down that a batch is done, Spark would run the batch again; while it
+# writes down the first batch's offsets, it would refuse the checkpoint from then on.
 _RECORD_S = 10.0
 
 _running: weakref.WeakValueDictionary[str, ElasticQuery] = weakref.WeakValueDictionary()
@@ -98,14 +99,19 @@ class ElasticQuery:
     def stop(self) -> None:
         """Stops the query between two batches.
 
-        Waits for the running batch, at most `braided.stopTimeout`; one that takes longer is cut off, not committed, and
-        runs again at the next start.
+        Waits for the running batch, at most `braided.stopTimeout`; one that takes longer is cut
+        off, not committed, and runs again at the next start.
         """
         self._wait_while(lambda: self.status["message"] == _STARTING, _START_S)
         if self._engine.gate.shut(self._engine.options.stop_timeout_s):
-            self._wait_while(lambda: not self._engine.is_recorded(), _RECORD_S)
+            self._wait_while(self._is_writing, _RECORD_S)
         self._query.stop()
         self._engine.close()
+
+    def _is_writing(self) -> bool:
+        """Whether Spark may be at its own logs: between two batches, and neither idle "
+        "nor held up."""
+        return not self._engine.gate.parked and bool(self.status["isTriggerActive"])
 
     def _wait_while(self, unready: Callable[[], bool], timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
@@ -115,7 +121,8 @@ class ElasticQuery:
     # -- what Braided adds -----------------------------------------------------------------
 
     def rescale(self, channels: int, operator: str | None = None) -> None:
-        """Runs an operator (all of them, if none is named) on that many channels, from the next batch on."""
+        """Runs an operator (all of them, if none is named) on that many channels, from "
+        "the next batch on."""
         self._engine.commands.check_rescale(channels, operator)
         self._engine.warm(channels)
         self._engine.commands.rescale(channels, operator)

@@ -1,8 +1,9 @@
 """`braided.stream(df)`: a streaming DataFrame whose keyed state can move.
 
-Before the first operator a `Stream` is the DataFrame itself and every method is Spark's own. After one, a batch is all
-there is, so only methods that treat rows one by one have a meaning; they are recorded, checked at once against an
-empty DataFrame of the schema, and applied to each batch.
+Before the first operator a `Stream` is the DataFrame itself and every method is Spark's own.
+After one, a batch is all there is, so only methods that treat rows one by one have a meaning;
+they are recorded, checked at once against an empty DataFrame of the schema, and applied to each
+batch.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ __all__ = ["GroupedStream", "Stream", "stream"]
 TIME_MODES = ("ProcessingTime", "EventTime")
 
 _STATELESS = frozenset(
-    "select selectExpr filter where withColumn withColumns withColumnRenamed withColumnsRenamed "
-    "drop toDF fillna dropna replace join crossJoin hint mapInPandas mapInArrow".split()
+    ["select", "selectExpr", "filter", "where", "withColumn", "withColumns", "withColumnRenamed",
+    "withColumnsRenamed", "drop", "toDF", "fillna", "dropna", "replace", "join", "crossJoin",
+    "hint", "mapInPandas", "mapInArrow"]
 )
 _WHY_NOT = {
     "dropDuplicates": "it would need state of its own; write it as an Operator",
@@ -63,7 +65,8 @@ def stream(df: DataFrame) -> Stream:
         raise DefinitionError(f"braided.stream takes a DataFrame, not {type(df).__name__}")
     if not df.isStreaming:
         raise DefinitionError(
-            "braided.stream takes a streaming DataFrame (spark.readStream...); this one is not streaming"
+            "braided.stream takes a streaming DataFrame (spark.readStream...); this one "
+            "is not streaming"
         )
     return Stream(df, df, ())
 
@@ -71,7 +74,9 @@ def stream(df: DataFrame) -> Stream:
 class Stream:
     """A stream of rows, before, between or after keyed operators."""
 
-    def __init__(self, source: DataFrame, shape: DataFrame, steps: tuple[OperatorStep, ...]) -> None:
+    def __init__(
+        self, source: DataFrame, shape: DataFrame, steps: tuple[OperatorStep, ...]
+    ) -> None:
         self._source = source
         self._shape = shape
         """A DataFrame with the schema of here: the source, or an empty one after an operator."""
@@ -130,8 +135,13 @@ class Stream:
 
     def __getitem__(self, item: str | int) -> Column:
         column = self._shape[item]
-        # After an operator a column must not be tied to the empty DataFrame that stands for a batch.
-        return F.col(quoted(self.columns[item] if isinstance(item, int) else item)) if self._steps else column
+        # After an operator a column must not be tied to the empty DataFrame that stands for a
+        # batch.
+        return (
+            F.col(quoted(self.columns[item] if isinstance(item, int) else item))
+            if self._steps
+            else column
+        )
 
     def _step(self, step: Stateless) -> Stream:
         shape = step.apply(self._shape)
@@ -149,7 +159,8 @@ class Stream:
             raise UnsupportedError(f"{step.method}() after a keyed operator: {beyond}")
         if not plan.deterministic():
             raise UnsupportedError(
-                f"{step.method}() after a keyed operator with a function that is not deterministic: a batch "
+                f"{step.method}() after a keyed operator with a function that is not "
+                "deterministic: a batch "
                 "that runs again must give the same rows. Compute it in the operator or before it"
             )
         last = self._steps[-1]
@@ -168,7 +179,9 @@ class Stream:
     def name(self, name: str) -> Stream:
         """Names the operator before this point; its state is found by that name at a restart."""
         if not self._steps:
-            raise DefinitionError("name() goes after an operator: .groupBy(...).apply(...).name(...)")
+            raise DefinitionError(
+                "name() goes after an operator: .groupBy(...).apply(...).name(...)"
+            )
         if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
             raise DefinitionError(f"{name!r} can't name an operator: letters, digits, - _ . only")
         last = dataclasses.replace(self._steps[-1], name=name)
@@ -200,7 +213,8 @@ class Stream:
         for step in self._steps:
             if step.time_mode == "EventTime" and column is None:
                 raise DefinitionError(
-                    f"operator {step.name!r} has timeMode='EventTime', which needs withWatermark(...) on "
+                    f"operator {step.name!r} has timeMode='EventTime', which needs "
+                    "withWatermark(...) on "
                     "the DataFrame before braided.stream"
                 )
         return Flow(self._source, self._steps, late)
@@ -263,7 +277,9 @@ class GroupedStream:
         for col in cols:
             text = col if isinstance(col, str) else str(col._jc)
             plain = own.get(text.lower())
-            columns.append(plain if plain is not None else F.col(col) if isinstance(col, str) else col)
+            columns.append(
+                plain if plain is not None else F.col(col) if isinstance(col, str) else col
+            )
         self._keys = Keys(tuple(columns))
 
     def apply(
@@ -283,7 +299,9 @@ class GroupedStream:
         try:
             shape = spark.createDataFrame([], schema)
         except PySparkException as error:
-            raise DefinitionError(f"the output schema {schema!r} is not understood: {error}") from None
+            raise DefinitionError(
+                f"the output schema {schema!r} is not understood: {error}"
+            ) from None
         hidden = [name for name in shape.columns if name.startswith("__braided_")]
         if hidden:
             raise DefinitionError(f"column names like {hidden[0]!r} are taken")
@@ -302,7 +320,8 @@ class GroupedStream:
         if name.startswith("_"):
             raise AttributeError(name)
         raise UnsupportedError(
-            f"groupBy(...).{name}() is not supported: use .apply(OperatorClass, schema), or Spark's own "
+            f"groupBy(...).{name}() is not supported: use .apply(OperatorClass, schema), "
+            "or Spark's own "
             "streaming aggregation on the DataFrame"
         )
 

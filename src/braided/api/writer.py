@@ -60,7 +60,8 @@ class StreamWriter:
         mode = outputMode.lower()
         if mode == "complete":
             raise UnsupportedError(
-                "outputMode('complete') would give out all state in every batch; operators give out rows "
+                "outputMode('complete') would give out all state in every batch; "
+                "operators give out rows "
                 "as they choose: use 'append' or 'update'"
             )
         if mode not in ("append", "update"):
@@ -172,11 +173,14 @@ class StreamWriter:
                 return MemorySink(spark, self._name, self._stream.schema)
         if Jvm(spark).file_format(kind) is None:
             raise UnsupportedError(
-                f"format({kind!r}) is not supported; write to it in foreachBatch, where the batch id makes "
+                f"format({kind!r}) is not supported; write to it in foreachBatch, where "
+                "the batch id makes "
                 "repeated rows recognisable"
             )
         if "path" not in options:
-            raise DefinitionError(f"format({kind!r}) needs a path: .start(path) or .option('path', ...)")
+            raise DefinitionError(
+                f"format({kind!r}) needs a path: .start(path) or .option('path', ...)"
+            )
         missing = [c for c in self._partition_by if c not in self._stream.columns]
         if missing:
             raise DefinitionError(f"partitionBy: there is no column {missing[0]!r} in the output")

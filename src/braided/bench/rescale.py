@@ -182,17 +182,17 @@ def _braided(
         query.stop()
 
 
-def _native(
-    place: Arena, inputs: Inputs, size: Size, seen: _Observed, change: int
-) -> None:
+def _native(place: Arena, inputs: Inputs, size: Size, seen: _Observed, change: int) -> None:
     checkpoint = place.fresh("checkpoint")
     shown = Inputs(place.work / f"in-{size.keys}-native")
     # A batch that was interrupted could not be repartitioned. This way none begins before the stop.
     shown.show(inputs.files[:change])
 
     def start() -> Any:
-        totals = shown.stream(place.spark).groupBy("k").agg(
-            F.count("*").alias("n"), F.sum("v").alias("s")
+        totals = (
+            shown.stream(place.spark)
+            .groupBy("k")
+            .agg(F.count("*").alias("n"), F.sum("v").alias("s"))
         )
         writer = totals.writeStream.outputMode("update").foreachBatch(seen.take)
         return (

@@ -58,9 +58,7 @@ class NativeTotals(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._totals = handle.getValueState("totals", "n long, s double")
 
-    def handleInputRows(
-        self, key: Any, rows: Iterator[Row], timerValues: Any
-    ) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         n, s = self._totals.get() or (0, 0.0)
         for row in rows:
             n += 1

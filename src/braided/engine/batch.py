@@ -1,7 +1,8 @@
 """One micro-batch, top to bottom: admit, route, process, commit, publish, control.
 
-`Engine.run` is what Spark calls for every batch. Everything before `commit` can happen any number of times
-without anybody seeing it; everything after it is finished by the next start if it is cut short.
+`Engine.run` is what Spark calls for every batch. Everything before `commit` can happen any number
+of times without anybody seeing it; everything after it is finished by the next start if it is cut
+short.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ log = logging.getLogger("braided")
 class Engine:
     """Runs the batches of one query."""
 
-    def __init__(self, flow: Flow, sink: Sink, location: str, options: Options, spark: SparkSession) -> None:
+    def __init__(
+        self, flow: Flow, sink: Sink, location: str, options: Options, spark: SparkSession
+    ) -> None:
         self.flow = flow
         self.options = options
         self.location = location
@@ -72,7 +75,6 @@ class Engine:
         self.bell = Bell()
         self.progress = ProgressLog()
         self.error: BraidedError | None = None
-        self._finished: int | None = None
         self.is_active: Callable[[], bool] = lambda: True
         self._sink = sink
         self._spark = spark
@@ -160,10 +162,6 @@ class Engine:
             rows = self._spark.range(workers).repartition(workers)
             rows.mapInArrow(import_task, rows.schema).write.format("noop").mode("overwrite").save()
 
-    def is_recorded(self) -> bool:
-        """Whether Spark has taken down as done what this engine has finished."""
-        return self._finished is None or self._log.is_committed(self._finished)
-
     # -- what Spark calls ------------------------------------------------------------------
 
     def run(self, df: DataFrame, batch: int) -> None:
@@ -173,7 +171,6 @@ class Engine:
                 self._run(df, batch)
             except BaseException as error:
                 raise self._explained(error) from None
-            self._finished = batch
 
     def _explained(self, error: BaseException) -> BaseException:
         """The error as Spark should get it: short, typed, or the words for an interrupt."""
@@ -313,7 +310,8 @@ class Engine:
     # -- control ---------------------------------------------------------------------------
 
     def _control(self, outcome: Outcome, steps: Steps) -> dict[str, Any]:
-        """Between batches: measure, put commands that took effect behind us, ask for the next batch."""
+        """Between batches: measure, put commands that took effect behind us, ask for the "
+        "next batch."""
         moved = {
             name: len(moves(self.tables[name], table)) for name, table in outcome.tables.items()
         }
@@ -331,7 +329,9 @@ class Engine:
         loads.begin_batch()
         for report in reports:
             if report.slots:
-                slots, rows, busy = zip(*[(s.slot, s.rows, s.busy_ns) for s in report.slots], strict=True)
+                slots, rows, busy = zip(
+                    *[(s.slot, s.rows, s.busy_ns) for s in report.slots], strict=True
+                )
                 loads.add(slots, rows, busy)
 
     def _load_of(self, name: str) -> Any:

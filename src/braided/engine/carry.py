@@ -1,4 +1,4 @@
-"""The carry: rows taken in but not yet processed, kept beside the manifest and processed first next time.
+"""The carry: rows taken in but not yet processed; they are processed first next time.
 
 A task that is told to stop after a number of rows drains the rest of its input into one file. The
 rows keep their order columns, so they come before everything newer.
@@ -81,7 +81,9 @@ def _read_one(files: Files, name: str, digest: str) -> Iterator[pa.RecordBatch]:
     except FileNotFoundError:
         raise CheckpointCorruptError(f"carry file {files.root}/{name} is missing") from None
     if _digest(data) != digest:
-        raise CheckpointCorruptError(f"carry file {files.root}/{name} is damaged: its digest differs")
+        raise CheckpointCorruptError(
+            f"carry file {files.root}/{name} is damaged: its digest differs"
+        )
     with pa.ipc.open_stream(data) as reader:
         for chunk in reader:
             # One batch older than when it was kept: it comes before all that are younger.

@@ -39,9 +39,6 @@ class SparkLog:
     def last_commit(self) -> int | None:
         return self._newest("commits")
 
-    def is_committed(self, batch: int) -> bool:
-        return (self._checkpoint / "commits" / str(batch)).exists()
-
     def last_offset(self) -> int | None:
         return self._newest("offsets")
 
@@ -51,7 +48,9 @@ class SparkLog:
             line = path.read_text().split("\n")[1]
             found = msgspec.json.decode(line, type=_OffsetMetadata)
         except (OSError, IndexError, msgspec.DecodeError) as error:
-            raise CheckpointCorruptError(f"Spark's offsets of batch {batch} ({path}): {error}") from None
+            raise CheckpointCorruptError(
+                f"Spark's offsets of batch {batch} ({path}): {error}"
+            ) from None
         return BatchTimes(found.batchTimestampMs, found.batchWatermarkMs)
 
     def _newest(self, directory: str) -> int | None:
@@ -87,20 +86,24 @@ def open_view(manifests: Manifests, log: SparkLog, location: str) -> Started:
     if newest not in (committed, committed + 1):
         raise CheckpointMismatchError(
             f"the checkpoint {location} does not fit together: Spark has committed batch "
-            f"{committed}, Braided's newest manifest is of batch {newest}; it must be the same batch or "
+            f"{committed}, Braided's newest manifest is of batch {newest}; it must be the "
+            "same batch or "
             "the one after. Files were deleted or restored from different times"
         )
     view = manifests.view_at(newest)
     return Started(view, view.flow, False)
 
 
-def fit(view: View, metas: Mapping[str, OperatorMeta], slots_given: int | None) -> dict[str, OperatorMeta]:
+def fit(
+    view: View, metas: Mapping[str, OperatorMeta], slots_given: int | None
+) -> dict[str, OperatorMeta]:
     """The operators as the checkpoint knows them; refuses a flow that does not continue it."""
     gone = [name for name in view.operators if name not in metas]
     if gone:
         raise CheckpointMismatchError(
             f"the checkpoint holds state of operator {gone[0]!r}, which is not in the flow "
-            f"(it has {', '.join(map(repr, metas))}). Bring it back, give the operator that continues it that "
+            f"(it has {', '.join(map(repr, metas))}). Bring it back, give the operator "
+            "that continues it that "
             'name with .name("..."), or use a new checkpointLocation'
         )
     fitted = {}
@@ -114,7 +117,8 @@ def fit(view: View, metas: Mapping[str, OperatorMeta], slots_given: int | None) 
         kept = known.meta
         if slots_given is not None and slots_given != kept.slots:
             raise CheckpointMismatchError(
-                f"operator {name!r} has {kept.slots} slots in this checkpoint and braided.slots asks for "
+                f"operator {name!r} has {kept.slots} slots in this checkpoint and "
+                "braided.slots asks for "
                 f"{slots_given}: the number is fixed at the first start. Leave the option out, or "
                 "use a new checkpointLocation"
             )
@@ -126,7 +130,8 @@ def fit(view: View, metas: Mapping[str, OperatorMeta], slots_given: int | None) 
             if old != new:
                 raise CheckpointMismatchError(
                     f"operator {name!r} does not fit the state in this checkpoint: its {what} were "
-                    f"{old} and are now {new}. Change them back, give the operator another name, or "
+                    f"{old} and are now {new}. Change them back, give the operator "
+                    "another name, or "
                     "use a new checkpointLocation"
                 )
         fitted[name] = kept

@@ -1,10 +1,10 @@
 """From the reports of a batch to its manifest: the only commit point.
 
 The rules, in order:
-  1. every channel of every operator has reported, exactly one result each   (reports.py)
-  2. every file that a report names is durable                               (the task wrote and synced it)
-  3. the manifest is created, atomically, never overwritten                  (manifests.py)
-  4. only then is anything published                                         (batch.py)
+  1. every channel of every operator has reported, exactly one result each   (reports.py) 2. every
+  file that a report names is durable                               (the task wrote and synced it)
+  3. the manifest is created, atomically, never overwritten                  (manifests.py) 4.
+  only then is anything published                                         (batch.py)
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ def manifest_of(outcome: Outcome, view: View, flow: str, writer: str, full: bool
     return to_full(view, delta) if full or view.batch < 0 else delta
 
 
-def _part(
-    name: str, outcome: Outcome, view: View, reports: list[ChannelReport]
-) -> OperatorPart:
+def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport]) -> OperatorPart:
     before = view.operators.get(name)
     table = outcome.tables[name]
     changed = before is None or before.epoch != table.epoch

@@ -1,7 +1,7 @@
 """Errors on their way from a worker to the driver.
 
-Spark passes a worker's exception on as text inside its own. A typed error of ours travels as one line of JSON in
-that text and is raised again by the driver as what it was.
+Spark passes a worker's exception on as text inside its own. A typed error of ours travels as one
+line of JSON in that text and is raised again by the driver as what it was.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def operator_failure(
     lines = "".join(traceback.format_list(frames)).rstrip()
     return OperatorError(
         f"operator {operator!r} raised {type(error).__name__}: {_short(error)}\n"
-        + (f"  {advice}\n" if advice else "") +
-        f"  key:   {_short(key)}\n"
+        + (f"  {advice}\n" if advice else "")
+        + f"  key:   {_short(key)}\n"
         f"  row:   {_short(row)}\n"
         f"  batch: {batch}, which is not committed: fix the operator and start the query again\n"
         f"{lines}"

@@ -1,7 +1,8 @@
 """A flow: the source, the keyed operators in their order, and the stateless steps after each.
 
-Stateless steps after an operator are recorded by the API and applied to each batch. Where order columns must
-survive them, they are carried along: `select` gets them in front, a step that hides its columns (`mapInPandas`) gets new ones.
+Stateless steps after an operator are recorded by the API and applied to each batch. Where order
+columns must survive them, they are carried along: `select` gets them in front, a step that hides
+its columns (`mapInPandas`) gets new ones.
 """
 
 from __future__ import annotations
@@ -109,6 +110,8 @@ class Flow:
             for after in step.after:
                 if after.method in _OPAQUE:
                     raise UnsupportedError(
-                        f"{after.method}() after operator {step.name!r} with braided.orderPreserving: what the "
-                        "function gives out has no order any more. Do it in the operator, or before it"
+                        f"{after.method}() after operator {step.name!r} with "
+                        "braided.orderPreserving: what the "
+                        "function gives out has no order any more. Do it in the operator, "
+                        "or before it"
                     )

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 __all__ = ["Gate", "Stopped"]
 
-# Spark takes a Python error for an interrupt by these words. It must be short: matching it against a
+# Spark takes a Python error for an interrupt by these words. It must be short: matching it
+# against a
 # long traceback overflows the JVM's stack.
 _WORDS = (
     "py4j.protocol.Py4JJavaError: An error occurred while calling foreachBatch: "
@@ -30,11 +31,14 @@ class Gate:
         self._state = threading.Condition()
         self._busy = False
         self.stopping = False
+        self.parked = False
+        """Whether a batch waits here for the query to end."""
 
     @contextmanager
     def batch(self, is_active: Callable[[], bool]) -> Iterator[None]:
         with self._state:
             if self.stopping:
+                self.parked = True
                 # Spark understands the words only once it has begun to stop.
                 while is_active():
                     self._state.wait(0.01)

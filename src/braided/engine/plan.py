@@ -1,8 +1,8 @@
 """A flow's operators as one lazy DataFrame per batch.
 
-A plan is made anew for every batch, so it is made from few calls into the JVM: what does not change between batches
-(columns, the Python function, the parsed table) is made once and used again. What does change travels with the
-job as one local property, `BATCH_PROPERTY`.
+A plan is made anew for every batch, so it is made from few calls into the JVM: what does not
+change between batches (columns, the Python function, the parsed table) is made once and used
+again. What does change travels with the job as one local property, `BATCH_PROPERTY`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class _Stage:
             return program.pack()
         except Exception as error:
             raise OperatorDefinitionError(
-                f"operator {step.name!r} can't be sent to the workers: {error}. It refers to something "
+                f"operator {step.name!r} can't be sent to the workers: {error}. It refers "
+                "to something "
                 "that belongs to this process alone; open such things inside the operator"
             ) from error
 

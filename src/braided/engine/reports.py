@@ -1,7 +1,8 @@
 """What a channel tells the driver at the end of its task.
 
-Reports travel in one accumulator per query. An accumulator's update holds up Spark's scheduler until the
-driver's Python has answered, so a report is small: names, digests and a few numbers per slot.
+Reports travel in one accumulator per query. An accumulator's update holds up Spark's scheduler
+until the driver's Python has answered, so a report is small: names, digests and a few numbers per
+slot.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class ReportBox:
                 continue
             if report.channel >= channels[report.operator]:
                 raise ChannelMissingError(
-                    f"operator {report.operator!r} has {channels[report.operator]} channels, but Spark "
+                    f"operator {report.operator!r} has {channels[report.operator]} "
+                    "channels, but Spark "
                     f"ran one as partition {report.channel}: a step after it, such as a crossJoin "
                     "without broadcast, changes its partitions; the batch is not committed"
                 )

@@ -1,6 +1,7 @@
-"""From rows to channels: which slot a row's key is in, which channel owns it, in what order rows arrive.
+"""From rows to channels: the slot of a row's key, the channel that owns it, the order of rows.
 
-Everything here is a JVM expression; no Python touches a row on the way. Hidden columns, all `bigint`:
+Everything here is a JVM expression; no Python touches a row on the way. Hidden columns, all
+`bigint`:
 
     __braided_o0, o1, ...   the order of rows: age, sequence, then one per operator passed
     __braided_place         slot and key hash in one number, so that one comparison sorts both
@@ -73,7 +74,8 @@ def quoted(name: str) -> str:
 
 
 def sequence(schema: StructType, order_by: str | None) -> list[str]:
-    """SQL for the order of a source's rows: what the user says, what Kafka knows, or as they come."""
+    """SQL for the order of a source's rows: what the user says, what Kafka knows, or as "
+    "they come."""
     as_they_come = "monotonically_increasing_id()"
     types = {field.name: field.dataType for field in schema.fields}
     if order_by is not None:
@@ -161,8 +163,8 @@ class Route:
     ) -> DataFrame:
         """One partition per channel, sorted by slot, key and order.
 
-        `admitted` is SQL for order columns that the frame does not have yet. The columns of the result: order
-        columns if kept, the rows' own, hidden keys, the place.
+        `admitted` is SQL for order columns that the frame does not have yet. The columns of the
+        result: order columns if kept, the rows' own, hidden keys, the place.
         """
         if self._hidden:
             frame = frame.select("*", *self._hidden)

@@ -1,11 +1,11 @@
 """Where output goes: prepared before the manifest, visible after it.
 
-    prepare   runs the batch's plan and leaves the output where no reader sees it; says what to publish
+    prepare   runs the plan, leaves the output where no reader sees it, says what to publish
     publish   makes visible what the manifest names; may be called again for the same batch
 
-A file sink's files are written where they will stay, under unique names, and become visible through `_spark_metadata`,
-as with Spark's own. For other sinks the output waits as Parquet in the checkpoint, so that a redelivered
-batch hands over identical rows.
+A file sink's files are written where they will stay, under unique names, and become visible
+through `_spark_metadata`, as with Spark's own. For other sinks the output waits as Parquet in the
+checkpoint, so that a redelivered batch hands over identical rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """One channel of an operator in one batch: rows in, rows out, changes of state.
 
 A task is a pure function of its slots' state at the version before and its ordered rows. It reads
-Arrow chunks sorted by slot, key and order, runs the operator key by key, gives its output away in Arrow chunks,
-and at the end writes one changelog and reports. Nothing it writes counts until the manifest names it.
+Arrow chunks sorted by slot, key and order, runs the operator key by key, gives its output away in
+Arrow chunks, and at the end writes one changelog and reports. Nothing it writes counts until the
+manifest names it.
 """
 
 from __future__ import annotations
@@ -208,7 +209,9 @@ class _Run:
         keys = program.keys.encode_batch(heads)
         return zip(begins, ends, slots, keys, program.key_rows.rows_of(heads), strict=True)
 
-    def _apply_rows(self, chunk: pa.RecordBatch, first: int, width: int) -> Iterator[pa.RecordBatch]:
+    def _apply_rows(
+        self, chunk: pa.RecordBatch, first: int, width: int
+    ) -> Iterator[pa.RecordBatch]:
         rows = self.program.rows.rows(chunk.select(range(first, first + width)))
         tags = self._order_of(chunk)
         call, checked, out = self.call, self.checked, self.out
@@ -341,7 +344,9 @@ class _Run:
         A timer set here for a time that has passed fires in the next batch, so that this one ends.
         """
         spec, batch = self.spec, self.batch
-        now_ms = batch.watermark_ms if self.program.time_mode == "EventTime" else batch.batch_time_ms
+        now_ms = (
+            batch.watermark_ms if self.program.time_mode == "EventTime" else batch.batch_time_ms
+        )
         touched = {*self.rows, *batch.due.get(self.program.name, {}).get(self.channel, ())}
         self.state.prepare(touched)
         due = [
@@ -374,9 +379,7 @@ class _Run:
     @staticmethod
     def _hash_bits(keys: list[bytes]) -> list[int]:
         """44 bits of each key that order the output of timers fired at one time."""
-        return [
-            int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) >> 20 for key in keys
-        ]
+        return [int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) >> 20 for key in keys]
 
     # -- the way out -----------------------------------------------------------------------
 
