@@ -171,7 +171,7 @@ def test_memory_is_bounded_by_the_chunk_and_not_by_the_rows_of_a_key(
     feed = lab.feed("k string")
     feed.add([("the only one",)])
     numbered = feed.frame().select("k", F.explode(F.sequence(F.lit(1), F.lit(rows))).alias("n"))
-    source = numbered.selectExpr("k", "n", f"lpad(n, {row_kb << 10}, 'x') AS body")
+    source = numbered.selectExpr("k", "n", f"repeat(chr(97 + n % 26), {row_kb << 10}) AS body")
     flow = (
         braided.stream(source)
         .groupBy("k")

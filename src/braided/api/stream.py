@@ -151,7 +151,8 @@ class Stream:
             )
         if not self._steps:
             return Stream(shape, shape, ())
-        if step.method == "join" and step.args and step.args[0].isStreaming:
+        other = step.kwargs.get("other", step.args[0] if step.args else None)
+        if step.method in ("join", "crossJoin") and getattr(other, "isStreaming", False):
             raise UnsupportedError("join() after a keyed operator takes a static DataFrame")
         plan = shape._jdf.queryExecution().analyzed()
         beyond = _beyond_rows(plan)

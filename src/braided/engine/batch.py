@@ -174,7 +174,7 @@ class Engine:
 
     def _explained(self, error: BaseException) -> BaseException:
         """The error as Spark should get it: short, typed, or the words for an interrupt."""
-        if self.gate.stopping or is_interrupt(error) or not self.is_active():
+        if is_interrupt(error) or not self.is_active():
             return Stopped()
         found = error if isinstance(error, BraidedError) else from_worker(error)
         if found is not None:
@@ -196,8 +196,12 @@ class Engine:
         self.bell.answer()
         tables = self.commands.take(self._load_of)
         with steps.step("admit"):
+            cut = self.commands.cut()
             times = self._log.times(batch)
-        outcome = self._process(df, batch, times, tables, steps)
+            if cut is not None:
+                # Rows that are left for the next batch must not find their timers fired.
+                times = BatchTimes(times.batch_time_ms, self._late_watermark_ms)
+        outcome = self._process(df, batch, times, tables, cut, steps)
         with steps.step("commit"):
             self._commit(outcome)
             # Spark has recorded the batch before this one, so nobody asks for its output again.
@@ -230,9 +234,9 @@ class Engine:
         batch: int,
         times: BatchTimes,
         tables: Mapping[str, RoutingTable],
+        cut: int | None,
         steps: Steps,
     ) -> Outcome:
-        cut = self.commands.cut()
         due = self._due(tables, times)
         channels = {name: table.channels for name, table in tables.items()}
         if self.flow.late is not None and self._late_watermark_ms > 0:
