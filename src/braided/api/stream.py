@@ -32,9 +32,26 @@ __all__ = ["GroupedStream", "Stream", "stream"]
 TIME_MODES = ("ProcessingTime", "EventTime")
 
 _STATELESS = frozenset(
-    ["select", "selectExpr", "filter", "where", "withColumn", "withColumns", "withColumnRenamed",
-    "withColumnsRenamed", "drop", "toDF", "fillna", "dropna", "replace", "join", "crossJoin",
-    "hint", "mapInPandas", "mapInArrow"]
+    [
+        "select",
+        "selectExpr",
+        "filter",
+        "where",
+        "withColumn",
+        "withColumns",
+        "withColumnRenamed",
+        "withColumnsRenamed",
+        "drop",
+        "toDF",
+        "fillna",
+        "dropna",
+        "replace",
+        "join",
+        "crossJoin",
+        "hint",
+        "mapInPandas",
+        "mapInArrow",
+    ]
 )
 _WHY_NOT = {
     "dropDuplicates": "it would need state of its own; write it as an Operator",

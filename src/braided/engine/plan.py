@@ -160,7 +160,7 @@ class FlowPlan:
                 # In this order: a task of the operator before knows its channel by its partition.
                 frame = frame.union(rest)
             tagged = self._ordered or spec.cut is not None or stage is not self._stages[-1]
-            routed = stage.route.apply(frame, tables[name], admitted, tagged)
+            routed = stage.route.apply(frame, tables[name], admitted, bool(carry), tagged)
             function = stage.tagged if tagged else stage.plain
             frame = DataFrame(routed._jdf.mapInArrow(function, False, None), spark)
             admitted = []

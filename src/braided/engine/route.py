@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.classic.column import _to_java_column, _to_seq
@@ -142,14 +143,22 @@ class Keys:
         return found
 
 
+@dataclass(frozen=True)
+class _Sequences:
+    """The JVM's lists of columns that a route sorts by and drops."""
+
+    by_age: Any
+    by_sequence: Any
+    order: Any
+
+
 class Route:
     """The way to one operator; keeps the parsed table while the epoch lasts."""
 
     def __init__(self, keys: Keys, slots: int, order: int) -> None:
         self._hidden = keys.hidden()
         self._order = order_columns(order)
-        self._sorting = [F.col(name) for name in (PLACE, *keys.sql(), *self._order)]
-        self._sequences: tuple[Any, Any] | None = None
+        self._sequences: _Sequences | None = None
         key_sql = ", ".join(keys.sql())
         self._place = (
             f"shiftleft(pmod(xxhash64({key_sql}), {slots}), {PLACE_SHIFT}) | "
@@ -159,9 +168,14 @@ class Route:
         self._channel: Column | None = None
 
     def apply(
-        self, frame: DataFrame, table: RoutingTable, admitted: list[str], keep_order: bool
+        self,
+        frame: DataFrame,
+        table: RoutingTable,
+        admitted: list[str],
+        aged: bool,
+        keep_order: bool,
     ) -> DataFrame:
-        """One partition per channel, sorted by slot, key and order.
+        """One partition per channel, sorted by slot, hash of the key and order.
 
         `admitted` is SQL for order columns that the frame does not have yet. The columns of the
         result: order columns if kept, the rows' own, hidden keys, the place.
@@ -172,12 +186,20 @@ class Route:
         routed = placed.repartitionById(table.channels, self._channel_of(table))
         # The JVM's lists of these columns are made once: to make them takes a call per column.
         if self._sequences is None:
-            context = frame.sparkSession.sparkContext
-            sorting = _to_seq(context, self._sorting, _to_java_column)
-            self._sequences = sorting, _to_seq(context, self._order)
-        sorting, order = self._sequences
-        arranged = routed._jdf.sortWithinPartitions(sorting)
-        return DataFrame(arranged if keep_order else arranged.drop(order), frame.sparkSession)
+            self._sequences = self._make_sequences(frame.sparkSession.sparkContext)
+        lists = self._sequences
+        arranged = routed._jdf.sortWithinPartitions(lists.by_age if aged else lists.by_sequence)
+        return DataFrame(arranged if keep_order else arranged.drop(lists.order), frame.sparkSession)
+
+    def _make_sequences(self, context: SparkContext) -> _Sequences:
+        # Not by the key itself: its hash is in the place, and if two keys of one place (one pair in
+        # 2^45) take turns, that is no harm. Not by age where all rows are new: Spark drops it then.
+        order = [F.col(name) for name in self._order]
+        return _Sequences(
+            by_age=_to_seq(context, [F.col(PLACE), *order], _to_java_column),
+            by_sequence=_to_seq(context, [F.col(PLACE), *order[1:]], _to_java_column),
+            order=_to_seq(context, self._order),
+        )
 
     def _channel_of(self, table: RoutingTable) -> Column:
         # One literal array: a `lit` per slot would cost a call into the JVM each.

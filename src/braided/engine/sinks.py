@@ -84,7 +84,9 @@ class _FilesOut:
             partition_by,
             options,
         )
-        lines = self.files.read(f"{staging}/0").to_pybytes().decode().splitlines()
+        # Called 0, or 0.compact; Hadoop may put a checksum in a hidden file beside it.
+        listing = next(name for name in self.files.list(staging) if "/." not in name)
+        lines = self.files.read(listing).to_pybytes().decode().splitlines()
         assert self.files.local is not None
         shutil.rmtree(self.files.local / staging)
         return tuple(lines[1:])  # the first is the log's version
