@@ -196,3 +196,18 @@ def test_map_keys_and_collated_keys_are_refused(lab: Lab) -> None:
         collated.groupBy("s")
     with pytest.raises(DefinitionError, match="at least one column"):
         stream.groupBy()
+
+
+def test_rows_without_a_value_in_the_order_column_come_first(lab: Lab) -> None:
+    class Positions(braided.Operator):
+        n: int = 0
+
+        def onRow(self, row: Any) -> Iterator[Any]:
+            self.n += 1
+            yield row.k, row.seq, self.n
+
+    feed = lab.feed("k string, seq bigint")
+    feed.add([("a", 2), ("a", None), ("a", 1)])
+    seen = braided.stream(feed.frame()).groupBy("k").apply(Positions, "k string, seq bigint, n int")
+    lab.run(seen, channels=2, orderBy="seq", orderPreserving=True)
+    assert lab.rows() == [("a", None, 1), ("a", 1, 2), ("a", 2, 3)]

@@ -208,3 +208,17 @@ def test_pruning_needs_a_full_manifest_to_stand_on(flow: SmallFlow) -> None:
     assert flow.manifests.prune(4) == [3, 2, 1, 0]
     assert flow.manifests.batches() == [4, 5]
     assert flow.contents(None) == {0: {b"ka": b"5"}}
+
+
+def test_a_process_whose_last_view_was_collected_meanwhile_reads_from_a_full_manifest(
+    flow: SmallFlow,
+) -> None:
+    run_batches(flow, 3)
+    flow.manifests.view_at(2, flow.flow)
+    lagging = dict(module._remembered)
+    run_batches(flow, 9)
+    fulls = [batch for batch in flow.manifests.batches() if flow.manifests.read(batch).full]
+    assert fulls[-1] > 3, "the flow writes a full manifest now and then"
+    flow.manifests.prune(fulls[-1])
+    module._remembered.update(lagging)  # as another process remembers it
+    assert flow.manifests.view_at(11, flow.flow).batch == 11

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -26,7 +25,8 @@ _START_S = 30.0
 # writes down the first batch's offsets, it would refuse the checkpoint from then on.
 _RECORD_S = 10.0
 
-_running: weakref.WeakValueDictionary[str, ElasticQuery] = weakref.WeakValueDictionary()
+# The newest query on each checkpoint, also when the user keeps no reference to it.
+_running: dict[str, ElasticQuery] = {}
 
 
 def retire(location: str) -> None:
@@ -102,15 +102,20 @@ class ElasticQuery:
         Waits for the running batch, at most `braided.stopTimeout`; one that takes longer is cut
         off, not committed, and runs again at the next start.
         """
-        self._wait_while(lambda: self.status["message"] == _STARTING, _START_S)
-        if self._engine.gate.shut(self._engine.options.stop_timeout_s):
-            self._wait_while(self._is_writing, _RECORD_S)
-        self._query.stop()
-        self._engine.close()
+        gate = self._engine.gate
+        try:
+            self._wait_while(lambda: self.status["message"] == _STARTING, _START_S)
+            if gate.shut(self._engine.options.stop_timeout_s):
+                self._wait_while(self._is_writing, _RECORD_S)
+        finally:
+            # Also when the waiting is interrupted: a query that was told to stop must not hang.
+            self._query.stop()
+            self._engine.close()
 
     def _is_writing(self) -> bool:
-        """Whether Spark may be at its own logs: between two batches, and neither idle "
-        "nor held up."""
+        """Whether Spark may be at its own logs: between two batches, and neither idle
+        nor held up.
+        """
         return not self._engine.gate.parked and bool(self.status["isTriggerActive"])
 
     def _wait_while(self, unready: Callable[[], bool], timeout_s: float) -> None:
@@ -121,8 +126,9 @@ class ElasticQuery:
     # -- what Braided adds -----------------------------------------------------------------
 
     def rescale(self, channels: int, operator: str | None = None) -> None:
-        """Runs an operator (all of them, if none is named) on that many channels, from "
-        "the next batch on."""
+        """Runs an operator (all of them, if none is named) on that many channels, from
+        the next batch on.
+        """
         self._engine.commands.check_rescale(channels, operator)
         self._engine.warm(channels)
         self._engine.commands.rescale(channels, operator)

@@ -227,7 +227,10 @@ class Stream:
         late = None
         if column is not None:
             event_time = any(step.time_mode == "EventTime" for step in self._steps[:1])
-            late = _late_filter(column) if event_time else lambda watermark_ms: "true"
+            time = quoted(column)
+            if isinstance(self._source.schema[column].dataType, StructType):
+                time += ".end"  # a window of Spark's is late when its end is
+            late = _late_filter(time) if event_time else lambda watermark_ms: "true"
         for step in self._steps:
             if step.time_mode == "EventTime" and column is None:
                 raise DefinitionError(
@@ -257,13 +260,13 @@ def _beyond_rows(plan: Any) -> str | None:
         node = children.head()
 
 
-def _late_filter(column: str) -> Callable[[int], str]:
+def _late_filter(time: str) -> Callable[[int], str]:
     def keep(watermark_ms: int) -> str:
         # Inside an array, at a place that Spark does not see is constant, the watermark is not
         # compiled into the generated code, which would then be compiled anew for every batch.
-        place = f"pmod(hash({quoted(column)}), 1) + 1"
+        place = f"pmod(hash({time}), 1) + 1"
         watermark = f"element_at(array(timestamp_millis({watermark_ms})), {place})"
-        return f"NOT coalesce({quoted(column)} <= {watermark}, false)"
+        return f"NOT coalesce({time} <= {watermark}, false)"
 
     return keep
 
@@ -290,11 +293,13 @@ class GroupedStream:
             _check_key_type(field.name, field.dataType)
         # Spark's own analysis refuses whatever else can't be grouped.
         shape.groupBy(*cols).agg(F.count(F.lit(1)))
-        own = {name.lower(): name for name in reversed(shape.columns)}
+        exact = shape.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
+        fold = str if exact else str.lower
+        own = {fold(name): name for name in reversed(shape.columns)}
         columns: list[str | Column] = []
         for col in cols:
             text = col if isinstance(col, str) else str(col._jc)
-            plain = own.get(text.lower())
+            plain = own.get(fold(text))
             columns.append(
                 plain if plain is not None else F.col(col) if isinstance(col, str) else col
             )

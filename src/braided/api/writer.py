@@ -148,10 +148,13 @@ class StreamWriter:
                 writer = writer.queryName(self._name)
             if self._trigger:
                 writer = writer.trigger(**self._trigger)
-            return ElasticQuery(writer.start(), engine)
+            query = ElasticQuery(writer.start(), engine)
         except BaseException:
             engine.close()
             raise
+        if isinstance(sink, MemorySink):
+            sink.show()
+        return query
 
     def _sink(self, spark: SparkSession) -> Sink:
         kind = self._format or str(spark.conf.get("spark.sql.sources.default"))

@@ -127,10 +127,11 @@ class Engine:
         self._loads = {name: SlotLoads(meta.slots) for name, meta in metas.items()}
         self._collector = Collector(self._files, self._manifests, self.options.retained_manifests)
         self._collector.collect_orphans()
-        self._sink.open(self._spark, self._files, started.fresh)
+        self._sink.open(self._spark, self._files, self.view.batch)
         self._configured = False
         self._published: tuple[Prepared, ...] = ()
-        self._ring(rows=0)
+        # A stop may have come between a batch and the one that its watermark asked for.
+        self._ring(rows=0 if started.fresh else 1)
 
     def _fit(self) -> dict[str, OperatorMeta]:
         """The operators as the checkpoint knows them, or will from now on."""
@@ -183,7 +184,7 @@ class Engine:
 
     def _explained(self, error: BaseException) -> BaseException:
         """The error as Spark should get it: short, typed, or the words for an interrupt."""
-        if is_interrupt(error) or not self.is_active():
+        if not self.is_active() or (self.gate.stopping and is_interrupt(error)):
             return Stopped()
         found = error if isinstance(error, BraidedError) else from_worker(error)
         if found is not None:
@@ -227,10 +228,15 @@ class Engine:
 
     def _redelivered(self, df: DataFrame, batch: int) -> None:
         """A batch that a manifest has made true already: publish what it names."""
-        if self.flow.late is not None:
-            # Spark takes the watermark from the rows it sees go by.
-            df.write.format("noop").mode("overwrite").save()
+        # Spark takes the watermark from the rows it sees, and its own stateful steps must run.
+        df.write.format("noop").mode("overwrite").save()
         manifest = self._manifests.read(batch)
+        for output in manifest.outputs:
+            if output.sink != type(self._sink).__name__:
+                raise CheckpointMismatchError(
+                    f"batch {batch} is committed but not yet published, and its output was made "
+                    f"for {output.sink}: start the query once more with the sink it had"
+                )
         self._publish(df.sparkSession, batch, manifest.outputs)
         self._ring(rows=1)
         self.progress.add(batch, {"batchId": batch, "redelivered": True, "operators": {}})
@@ -285,7 +291,7 @@ class Engine:
             metas=self._metas,
             tables=tables,
             reports=reports,
-            outputs=(Prepared("out", entries),),
+            outputs=(Prepared(type(self._sink).__name__, entries),),
         )
 
     def _due(
@@ -323,8 +329,9 @@ class Engine:
     # -- control ---------------------------------------------------------------------------
 
     def _control(self, outcome: Outcome, steps: Steps) -> dict[str, Any]:
-        """Between batches: measure, put commands that took effect behind us, ask for the "
-        "next batch."""
+        """Between batches: measure, put commands that took effect behind us, ask for the
+        next batch.
+        """
         moved = {
             name: len(moves(self.tables[name], table)) for name, table in outcome.tables.items()
         }
@@ -356,7 +363,7 @@ class Engine:
         need = bool(self.view.carry)
         for step in self.flow.steps:
             known = self.view.operators.get(step.name)
-            if known is None or not known.due:
+            if known is None or not known.due or not hasattr(step.operator, "onTimer"):
                 continue
             first = min(known.due.values())
             if step.time_mode != "EventTime":

@@ -84,8 +84,8 @@ class Jvm:
     def sink_log(self, path: str) -> Any:
         return self._log(1, self.session, path, self._none)
 
-    def add_to_sink_log(self, log: Any, batch: int, statuses: list[dict[str, Any]]) -> None:
-        """Makes files visible as batch `batch` of a file sink; again is no harm."""
+    def add_to_sink_log(self, log: Any, batch: int, statuses: list[dict[str, Any]]) -> bool:
+        """Makes files visible as batch `batch` of a file sink; False if the batch is there."""
         array = self._gateway.new_array(self._status, len(statuses))
         for i, s in enumerate(statuses):
             array[i] = self._status(
@@ -97,22 +97,26 @@ class Jvm:
                 s["blockSize"],
                 s["action"],
             )
-        log.add(batch, array)
+        return bool(log.add(batch, array))
+
+    def paths_in_sink_log(self, log: Any, batch: int) -> set[str]:
+        """The files that the log has for a batch (and for those before, where it is compacted)."""
+        found = log.get(batch)
+        return {str(status.path()) for status in found.get()} if found.isDefined() else set()
 
     def latest_in_sink_log(self, log: Any) -> int | None:
         latest = log.getLatestBatchId()
         return int(latest.get()) if latest.isDefined() else None
 
-    def memory_sink(self, schema_json: str, view: str) -> Any:
-        """Spark's memory sink, and the temporary view that shows it."""
+    def memory_sink(self, schema_json: str) -> tuple[Any, Any]:
+        """Spark's memory sink, and a Dataset of what is in it."""
         sources = f"{_STREAMING}.sources"
         sink = self._class(f"{sources}.MemorySink")()
         schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema_json)
         types = self._object("org.apache.spark.sql.catalyst.types.DataTypeUtils")
         plan = self._class(f"{sources}.MemoryPlan")(sink, types.toAttributes(schema))
         datasets = self._object("org.apache.spark.sql.classic.Dataset")
-        datasets.ofRows(self.session, plan).createOrReplaceTempView(view)
-        return sink
+        return sink, datasets.ofRows(self.session, plan)
 
     def event_time_column(self, jdf: Any) -> str | None:
         """The column that `withWatermark` named, as it is called now."""

@@ -75,8 +75,9 @@ def quoted(name: str) -> str:
 
 
 def sequence(schema: StructType, order_by: str | None) -> list[str]:
-    """SQL for the order of a source's rows: what the user says, what Kafka knows, or as "
-    "they come."""
+    """SQL for the order of a source's rows: what the user says, what Kafka knows, or as
+    they come.
+    """
     as_they_come = "monotonically_increasing_id()"
     types = {field.name: field.dataType for field in schema.fields}
     if order_by is not None:
@@ -90,7 +91,8 @@ def sequence(schema: StructType, order_by: str | None) -> list[str]:
                 f"braided.orderBy takes an integral, date or timestamp column; {order_by!r} is "
                 f"{types[order_by].simpleString()}"
             )
-        return [conversion.format(quoted(order_by)), as_they_come]
+        value = conversion.format(quoted(order_by))
+        return [f"coalesce({value}, bigint('-9223372036854775808'))", as_they_come]
     if all(isinstance(types.get(name), kind) for name, kind in _KAFKA.items()):
         return ["shiftleft(bigint(partition), 44) | offset", "bigint(crc32(binary(topic)))"]
     return [as_they_come]

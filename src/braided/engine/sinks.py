@@ -11,10 +11,12 @@ checkpoint, so that a redelivered batch hands over identical rows.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -28,8 +30,8 @@ __all__ = ["ConsoleSink", "FileSink", "ForeachBatchSink", "MemorySink", "NoopSin
 
 
 class Sink(Protocol):
-    def open(self, spark: SparkSession, files: Files, fresh: bool) -> None:
-        """Called once before the first batch; `fresh` when the checkpoint has no batch yet."""
+    def open(self, spark: SparkSession, files: Files, newest: int) -> None:
+        """Called once before the first batch; `newest` has a manifest, -1 when no batch has."""
 
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
         """Runs the plan; what it returns is kept in the manifest."""
@@ -44,7 +46,7 @@ class Sink(Protocol):
 class NoopSink:
     """Runs the plan and drops the rows."""
 
-    def open(self, spark: SparkSession, files: Files, fresh: bool) -> None:
+    def open(self, spark: SparkSession, files: Files, newest: int) -> None:
         pass
 
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
@@ -89,7 +91,19 @@ class _FilesOut:
         lines = self.files.read(listing).to_pybytes().decode().splitlines()
         assert self.files.local is not None
         shutil.rmtree(self.files.local / staging)
-        return tuple(lines[1:])  # the first is the log's version
+        entries = tuple(lines[1:])  # the first is the log's version
+        _sync({Path(unquote(urlsplit(json.loads(entry)["path"]).path)) for entry in entries})
+        return entries
+
+
+def _sync(paths: set[Path]) -> None:
+    """Makes files durable before a manifest names them: Spark's writers leave that to chance."""
+    for path in paths | {path.parent for path in paths}:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 class FileSink:
@@ -103,14 +117,17 @@ class FileSink:
         self._partition_by = partition_by
         self._options = options
 
-    def open(self, spark: SparkSession, files: Files, fresh: bool) -> None:
+    def open(self, spark: SparkSession, files: Files, newest: int) -> None:
         self._out = _FilesOut(spark, files, self._format)
         self._log = self._out.jvm.sink_log(f"{self._path}/_spark_metadata")
-        if fresh and self._out.jvm.latest_in_sink_log(self._log) is not None:
+        latest = self._out.jvm.latest_in_sink_log(self._log)
+        written = -1 if latest is None else latest
+        if written not in (newest, newest - 1):
             raise CheckpointMismatchError(
-                f"the output path {self._path} has the log of another query in _spark_metadata, "
-                "but the checkpoint is new: batches would be taken for written already. "
-                "Use the checkpoint that goes with the path, or another path"
+                f"the log of the output path {self._path} (_spark_metadata) ends with batch "
+                f"{written} and the checkpoint with batch {newest}: they are not of one query. "
+                "Batches would be taken for written already, or be missing. Use the checkpoint "
+                "that goes with the path, or a new one of each"
             )
 
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
@@ -118,7 +135,14 @@ class FileSink:
 
     def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
         failpoints.reach("publishing")
-        self._out.jvm.add_to_sink_log(self._log, batch, [json.loads(entry) for entry in entries])
+        jvm, statuses = self._out.jvm, [json.loads(entry) for entry in entries]
+        if jvm.add_to_sink_log(self._log, batch, statuses):
+            return
+        if not {status["path"] for status in statuses} <= jvm.paths_in_sink_log(self._log, batch):
+            raise CheckpointMismatchError(
+                f"another query has written batch {batch} of the output path {self._path}: "
+                "its files are in _spark_metadata, not the ones of this query"
+            )
 
     def discard(self, entries: tuple[str, ...]) -> None:
         pass  # what was written is the output itself
@@ -127,7 +151,7 @@ class FileSink:
 class _Staged:
     """A sink that takes a batch as a DataFrame, after the manifest."""
 
-    def open(self, spark: SparkSession, files: Files, fresh: bool) -> None:
+    def open(self, spark: SparkSession, files: Files, newest: int) -> None:
         self._out = _FilesOut(spark, files, "parquet")
 
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
@@ -184,7 +208,12 @@ class MemorySink(_Staged):
     """A table in the driver's memory, named as the query."""
 
     def __init__(self, spark: SparkSession, view: str, schema: StructType) -> None:
-        self._sink = Jvm(spark).memory_sink(schema.json(), view)
+        self._view = view
+        self._sink, self._table = Jvm(spark).memory_sink(schema.json())
+
+    def show(self) -> None:
+        """Puts the table under its name; done late, as a query that can't start must not."""
+        self._table.createOrReplaceTempView(self._view)
 
     def hand_over(self, spark: SparkSession, batch: int, rows: DataFrame) -> None:
         self._sink.write(batch, False, rows._jdf.collect())

@@ -40,6 +40,7 @@ class Bell:
         self._lock = threading.Lock()
         self._due_ms: int | None = None
         self._need = False
+        self._closed = False
         self._write()
 
     def ring(self) -> None:
@@ -62,9 +63,13 @@ class Bell:
                 self._write()
 
     def close(self) -> None:
-        self._directory.cleanup()
+        with self._lock:
+            self._closed = True
+            self._directory.cleanup()
 
     def _write(self) -> None:
+        if self._closed:
+            return
         # Renaming is atomic: the reader sees the old ring or the new one, never half of one.
         fresh = self.path.with_suffix(".new")
         fresh.write_bytes(msgspec.json.encode(_Ring(self._need, self._due_ms)))

@@ -69,8 +69,13 @@ class Collector:
         batches = self._manifests.batches()
         if not batches:
             return 0
-        newest = batches[-1]
-        window = max(batches[0], newest - self._retain + 1)
+        newest = lowest = batches[-1]
+        for batch in reversed(batches[:-1]):
+            # What is below a gap was about to go when a crash came in between.
+            if batch != lowest - 1:
+                break
+            lowest = batch
+        window = max(lowest, newest - self._retain + 1)
         base = self._manifests.base_of(window)
         self._fulls = [b for b in range(base, newest + 1) if self._manifests.read(b).full]
         self._seen = newest

@@ -181,11 +181,16 @@ class Manifests:
             return None
         if known.view.batch == batch:
             return known if self._entry(batch).checksum == known.checksum else None
-        for following in range(known.view.batch + 1, batch + 1):
-            entry = self._entry(following)
-            if entry.previous != known.checksum:
-                return None
-            known = _Remembered(known.view.apply(entry.manifest), entry.checksum)
+        try:
+            for following in range(known.view.batch + 1, batch + 1):
+                entry = self._entry(following)
+                if entry.previous != known.checksum:
+                    return None
+                known = _Remembered(known.view.apply(entry.manifest), entry.checksum)
+        except CheckpointCorruptError:
+            # A process that was not needed for a while may find the way there collected. Whether
+            # something is amiss shows when the view is read from the files alone.
+            return None
         return known
 
     def _load(self, batch: int) -> _Remembered:
