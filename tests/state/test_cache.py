@@ -215,3 +215,18 @@ def test_a_host_directory_outlives_the_query_but_not_the_boot(tmp_path: Path) ->
     assert host_directory(tmp_path, "other") != here
     assert not (tmp_path / "braided-cache" / "boot-before").exists()
     assert (tmp_path / "users-own").is_dir()
+
+
+def test_a_damaged_undo_record_costs_the_cache_and_nothing_else(
+    flow: SmallFlow, tmp_path: Path
+) -> None:
+    cache = Cache(tmp_path / "host", MAP)
+    expected = filled(flow, cache)
+    flow.task(cache, {0: {b"kz": b"never committed"}})  # the cache is ahead and must roll back
+    address = address_of(flow.meta.ordinal, 0)
+    environment = cache._open(address[3] % ENVIRONMENTS)
+    with environment.lmdb.begin(write=True) as transaction:
+        transaction.put(address + b"\x00undo", b"no msgpack at all")
+    changes = flow.task(cache, {0: {}})
+    assert changes.cache_errors > 0 and changes.rebuilt == 1
+    assert flow.contents(cache) == expected

@@ -21,6 +21,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import lmdb
+import msgspec
+
 from braided.state.changes import changes_of, size_of
 from braided.state.files import Files
 from braided.state.manifest import Link, OperatorView
@@ -122,7 +125,7 @@ class Opener:
             tried: set[int] = set()
             for _ in range(_ROUNDS):
                 if left:
-                    self._round(self._cache, left, opened, tried)
+                    self._guarded_round(self._cache, left, opened, tried)
             self.tally.hits.update(opened.keys() - tried - self.tally.rolled_back)
         if left:
             opened.update(self.in_memory(left))
@@ -143,6 +146,20 @@ class Opener:
             step = target.update()
             opened[slot] = Opened(step.tag, MemoryImage({}).stepped(step))
         return opened
+
+    def _guarded_round(
+        self,
+        cache: SlotCache,
+        left: dict[int, bytes],
+        opened: dict[int, Opened],
+        tried: set[int],
+    ) -> None:
+        try:
+            self._round(cache, left, opened, tried)
+        except (lmdb.Error, msgspec.DecodeError):
+            # Damage that shows only now: what is not open yet is read without the cache.
+            for address in left.values():
+                cache.discard(address)
 
     def _round(
         self,
