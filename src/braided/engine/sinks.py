@@ -127,7 +127,7 @@ class FileSink:
                 f"the log of the output path {self._path} (_spark_metadata) ends with batch "
                 f"{written} and the checkpoint with batch {newest}: they are not of one query. "
                 "Batches would be taken for written already, or be missing. Use the checkpoint "
-                "that goes with the path, or a new one of each"
+                "that goes with the path, or another path and a new checkpoint"
             )
 
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
