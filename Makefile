@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test fuzz check bench clean
 
 help:  ## Lists these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ demo: setup  ## Runs an elastic pipeline on local Spark, about a minute: start h
 
 test: check  ## Checks the code, then runs all tests; PYTEST_ARGS='-k rescale' picks some
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+fuzz: setup  ## Runs the property tests that need no Spark on new random cases, many of them
+	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/state tests/control tests/api $(PYTEST_ARGS)
 
 check: setup  ## Lints, type-checks and verifies which layer imports which
 	@$(BIN)/ruff check src tests scripts

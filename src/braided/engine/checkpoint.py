@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from braided.errors import CheckpointCorruptError, CheckpointMismatchError
-from braided.state.files import Files
+from braided.state.files import UNREADABLE, Files
 from braided.state.manifest import OperatorMeta, View
 from braided.state.manifests import Manifests
 
@@ -47,7 +47,7 @@ class SparkLog:
         try:
             line = path.read_text().split("\n")[1]
             found = msgspec.json.decode(line, type=_OffsetMetadata)
-        except (OSError, IndexError, msgspec.DecodeError) as error:
+        except (OSError, IndexError, *UNREADABLE) as error:
             raise CheckpointCorruptError(
                 f"Spark's offsets of batch {batch} ({path}): {error}"
             ) from None

@@ -37,6 +37,7 @@ from typing import TypeVar, cast
 import lmdb
 import msgspec
 
+from braided.state.files import UNREADABLE
 from braided.state.slotcache import EMPTY, Cached, Tag, Undo, Update
 
 __all__ = ["Cache", "claim", "host_directory"]
@@ -232,7 +233,7 @@ class Cache:
     def _guarded(self, number: int) -> Iterator[None]:
         try:
             yield
-        except (lmdb.Error, msgspec.DecodeError, OSError):
+        except (lmdb.Error, *UNREADABLE, OSError):
             self.errors += 1
             with contextlib.suppress(OSError):
                 self.drop(number)

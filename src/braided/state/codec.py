@@ -27,6 +27,7 @@ from braided.errors import (
     StateValueError,
 )
 from braided.state.fieldtypes import classes, describe, misfit, python_type, refusal, type_text
+from braided.state.files import UNREADABLE
 
 __all__ = ["CODEC", "Field", "StateCodec"]
 
@@ -163,7 +164,7 @@ class StateCodec:
             "encode": _encoder.encode,
             "sort": _sorting_encoder.encode,
             "Raw": msgspec.Raw,
-            "DecodeError": msgspec.DecodeError,
+            "UNREADABLE": UNREADABLE,
             "unknown_version": self._unknown_version,
             "unreadable": self._unreadable,
             "refuse": self._refuse_value,
@@ -192,7 +193,7 @@ def load(op, raw):
         unknown_version(raw)
     try:
         {targets}timers, = decode(raw[1:])
-    except DecodeError as error:
+    except UNREADABLE as error:
         unreadable(error)
     return timers
 

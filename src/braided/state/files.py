@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import msgspec
 import pyarrow as pa
 from pyarrow import fs
 
@@ -32,7 +33,10 @@ from braided.state.register import (
     write_error,
 )
 
-__all__ = ["Files"]
+__all__ = ["UNREADABLE", "Files"]
+
+# What msgspec raises for bytes that are not what it once wrote.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+:")
 # Hadoop's names for stores that Arrow knows by another.

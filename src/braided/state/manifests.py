@@ -24,7 +24,7 @@ from braided.errors import (
     CheckpointVersionError,
     FencedError,
 )
-from braided.state.files import Files
+from braided.state.files import UNREADABLE, Files
 from braided.state.manifest import FORMAT, Manifest, View, problems
 from braided.state.runs import digest_of
 
@@ -217,7 +217,7 @@ class Manifests:
             raise self._corrupt(batch, "is missing") from None
         try:
             envelope = _decode_envelope(data)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise self._corrupt(batch, f"can't be read ({error})") from None
         if _checksum(envelope.previous, bytes(envelope.manifest)) != envelope.checksum:
             raise self._corrupt(batch, "is damaged: its checksum does not match")

@@ -22,10 +22,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import lmdb
-import msgspec
 
 from braided.state.changes import changes_of, size_of
-from braided.state.files import Files
+from braided.state.files import UNREADABLE, Files
 from braided.state.manifest import Link, OperatorView
 from braided.state.runs import read_run
 from braided.state.slotcache import (
@@ -156,7 +155,7 @@ class Opener:
     ) -> None:
         try:
             self._round(cache, left, opened, tried)
-        except (lmdb.Error, msgspec.DecodeError):
+        except (lmdb.Error, *UNREADABLE):
             # Damage that shows only now: what is not open yet is read without the cache.
             for address in left.values():
                 cache.discard(address)
