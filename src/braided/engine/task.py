@@ -29,6 +29,7 @@ from braided.engine.program import PackedProgram, Program
 from braided.engine.reports import ChannelReport, ReportBox, SlotReport
 from braided.engine.route import PLACE_SHIFT, TIMER_SEQUENCE, order_columns
 from braided.engine.runtime import OperatorRuntime
+from braided.engine.worker import acknowledge_at_once, settle
 from braided.errors import BraidedError, StateValueError
 from braided.state.cache import Cache, host_directory
 from braided.state.files import Files
@@ -98,6 +99,7 @@ class ChannelTask:
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
+        settle()
         batch = BatchSpec.decode(context.getLocalProperty(BATCH_PROPERTY) or "")
         try:
             run = _Run(self._spec, batch, context.partitionId())
@@ -187,6 +189,7 @@ class _Run:
     def _timed(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         while True:
             begun_ns = perf_counter_ns()
+            acknowledge_at_once()
             chunk = next(chunks, None)
             self.waited_ns += perf_counter_ns() - begun_ns
             if chunk is None:
