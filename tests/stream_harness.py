@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 import braided
 from braided.api.operator import state_codec
 from braided.api.query import ElasticQuery
+from braided.engine.flow import flow_of
 from braided.engine.rows import RowFactory
 from braided.state.files import Files
 from braided.state.keys import KeyCodec, timer_parts, unwrap
@@ -238,7 +239,7 @@ def timers_of(
 def _records(
     checkpoint: Path, stream: braided.Stream, operator: str | None
 ) -> dict[tuple[Any, ...], tuple[dict[str, Any], tuple[int, ...]]]:
-    steps = {step.name: step for step in stream._steps}
+    steps = {step.name: step for step in flow_of([stream._node]).steps}
     name = operator if operator is not None else next(iter(steps))
     step = steps[name]
     view = committed_view(checkpoint).operators.get(name)

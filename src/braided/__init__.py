@@ -6,12 +6,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from braided.api.connect import connect
     from braided.api.operator import Operator
     from braided.api.query import ElasticQuery
     from braided.api.stream import GroupedStream, Stream, stream
+    from braided.api.writer import start
     from braided.errors import BraidedError
 
-__all__ = ["BraidedError", "ElasticQuery", "GroupedStream", "Operator", "Stream", "stream"]
+__all__ = [
+    "BraidedError",
+    "ElasticQuery",
+    "GroupedStream",
+    "Operator",
+    "Stream",
+    "connect",
+    "start",
+    "stream",
+]
 
 __version__ = "0.1.0"
 
@@ -21,6 +32,8 @@ _HOME = {
     "GroupedStream": "braided.api.stream",
     "Operator": "braided.api.operator",
     "Stream": "braided.api.stream",
+    "connect": "braided.api.connect",
+    "start": "braided.api.writer",
     "stream": "braided.api.stream",
 }
 

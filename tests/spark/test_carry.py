@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 import braided
 from braided.api.query import ElasticQuery
+from braided.engine.flow import flow_of
 from stream_harness import Feed, Lab, committed_view
 
 
@@ -164,7 +165,7 @@ def test_a_query_stopped_with_a_carry_processes_it_first_when_it_starts_again(
     again = lab.run(flow, capture)
     assert again.exception() is None
     assert capture.rows() == rows(0, 13)
-    for operator in [step.name for step in flow._steps]:
+    for operator in [step.name for step in flow_of([flow._node]).steps]:
         [(_, fields)] = lab.state(flow, operator).items()
         assert fields["seen"] == list(range(13))
     assert committed_view(lab.checkpoint).carry == ()

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 
 import braided
 from braided.api.operator import state_codec
+from braided.engine.flow import flow_of
 from stream_harness import Lab, manifests_of, rows_by_batch, timers_of
 from stream_operators import FAMILY, SCHEMA, Oracle, Row, Tagged
 
@@ -49,7 +50,7 @@ class Step:
 
 
 def _lookup(stream: braided.Stream) -> braided.Stream:
-    session = stream._source.sparkSession
+    session = stream._shape.sparkSession
     bonus = session.createDataFrame(list(BONUS.items()), "c int, bonus bigint")
     joined = stream.join(F.broadcast(bonus), "c", "left")
     return joined.select("k", "c", (F.col("v") + F.coalesce("bonus", F.lit(0))).alias("v"), "seq")
@@ -180,7 +181,7 @@ def test_state_and_output_equal_a_plain_python_oracle(
                 assert found[batch] == rows, f"batch {batch}"
             else:
                 assert Counter(found[batch]) == Counter(rows), f"batch {batch}"
-        for step, oracle in zip(flow._steps, oracles, strict=True):
+        for step, oracle in zip(flow_of([flow._node]).steps, oracles, strict=True):
             timers = {key: tuple(sorted(ms)) for key, ms in oracle.timers.items() if ms}
             assert timers_of(lab.checkpoint, flow, step.name) == timers
             fresh = {f.name: f.default for f in state_codec(step.operator).fields}

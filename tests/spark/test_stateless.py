@@ -175,7 +175,7 @@ def test_order_preserving_mode_refuses_a_function_that_loses_the_order(lab: Lab)
     "method",
     [
         *("dropDuplicates", "drop_duplicates", "distinct", "orderBy", "sort", "limit", "agg"),
-        *("withWatermark", "union", "unionByName", "intersect", "subtract", "sample", "groupby"),
+        *("withWatermark", "unionByName", "intersect", "subtract", "sample", "groupby"),
         *("repartition", "coalesce", "rollup", "cube", "collect", "count", "show", "write"),
         "cache",
     ],

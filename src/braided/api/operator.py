@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HOOKS", "Operator", "OperatorMeta", "state_codec"]
 
-HOOKS = ("onRow", "onBatch", "onTimer")
+HOOKS = ("onRow", "onBatch", "onLeft", "onRight", "onTimer")
 
 
 class OperatorMeta(type):
@@ -94,6 +94,8 @@ class Operator(metaclass=OperatorMeta):
       by name, tuples or lists by position), or returns an iterable of them, or None.
     - `onBatch(self, rows)`: the key's rows as a `pyarrow.Table`; may be called several times for
       one key and batch. Yields rows as above, or Arrow tables.
+    - `onLeft(self, row)` and `onRight(self, row)`, in place of these, for two inputs
+      (`braided.connect`).
     - `onTimer(self, fired)`: when a timer that the key has set is due.
 
     A class that is only a base for others is defined with `class Base(Operator, abstract=True)`.
@@ -261,7 +263,7 @@ def _check(cls: OperatorMeta, abstract: bool) -> None:
         )
     if not hooks and not abstract:
         raise OperatorDefinitionError(
-            f"{name} has none of onRow, onBatch and onTimer, so nothing would happen; define one, "
+            f"{name} has none of {', '.join(HOOKS)}, so nothing would happen; define one, "
             f"or write `class {name}(Operator, abstract=True)` if it is only a base class"
         )
 
@@ -272,7 +274,7 @@ def _check_hook(name: str, hook: str, function: Any) -> None:
     try:
         inspect.signature(function).bind(None, None)
     except (TypeError, ValueError) as error:
-        takes = {"onRow": "row", "onBatch": "rows", "onTimer": "fired"}[hook]
+        takes = {"onBatch": "rows", "onTimer": "fired"}.get(hook, "row")
         raise OperatorDefinitionError(
             f"{name}.{hook} is called as {hook}(self, {takes}): {error}"
         ) from None

@@ -19,15 +19,27 @@ from pyspark.sql.types import CalendarIntervalType, MapType, StringType, StructT
 from pyspark.sql.utils import is_remote
 
 from braided.api.operator import Operator
-from braided.engine.flow import Flow, OperatorStep, Stateless
+from braided.engine.flow import (
+    Fed,
+    Input,
+    Keyed,
+    Mapped,
+    Node,
+    OperatorStep,
+    Side,
+    United,
+    flow_of,
+    renamed,
+)
 from braided.engine.jvm import Jvm
 from braided.engine.route import Keys, quoted
+from braided.engine.stateless import Stateless
 from braided.errors import DefinitionError, UnsupportedError
 
 if TYPE_CHECKING:
     from braided.api.writer import StreamWriter
 
-__all__ = ["GroupedStream", "Stream", "stream"]
+__all__ = ["TIME_MODES", "GroupedStream", "Stream", "output_shape", "stream"]
 
 TIME_MODES = ("ProcessingTime", "EventTime")
 
@@ -64,8 +76,7 @@ _WHY_NOT = {
     "withWatermark": "put it before the first operator",
     "groupby": "call it groupBy",
     "agg": "it would aggregate one batch; keep the aggregate in an Operator",
-    "union": "unite the streams before braided.stream",
-    "unionByName": "unite the streams before braided.stream",
+    "unionByName": "select the columns in one order and use union",
     "repartition": "Braided decides where rows go",
     "coalesce": "Braided decides where rows go",
 }
@@ -85,19 +96,21 @@ def stream(df: DataFrame) -> Stream:
             "braided.stream takes a streaming DataFrame (spark.readStream...); this one "
             "is not streaming"
         )
-    return Stream(df, df, ())
+    return Stream(_input(df), df)
 
 
 class Stream:
     """A stream of rows, before, between or after keyed operators."""
 
-    def __init__(
-        self, source: DataFrame, shape: DataFrame, steps: tuple[OperatorStep, ...]
-    ) -> None:
-        self._source = source
+    def __init__(self, node: Node, shape: DataFrame) -> None:
+        self._node = node
         self._shape = shape
         """A DataFrame with the schema of here: the source, or an empty one after an operator."""
-        self._steps = steps
+
+    @property
+    def _is_input(self) -> bool:
+        """Whether this is before all operators."""
+        return isinstance(self._node, Input)
 
     # -- what a DataFrame shows of itself --------------------------------------------------
 
@@ -122,9 +135,9 @@ class Stream:
 
     def explain(self, extended: bool | str | None = None, mode: str | None = None) -> None:
         """The operators, then Spark's plan of the steps around them."""
-        for step in self._steps:
+        for step in flow_of([self._node]).steps:
             keys = ", ".join(step.key_schema.names)
-            print(f"braided operator {step.name!r}: {step.operator.__name__} by ({keys})")
+            print(f"braided operator {step.name!r}: {step.label} by ({keys})")
         self._shape.explain(extended, mode)
 
     def __repr__(self) -> str:
@@ -145,7 +158,7 @@ class Stream:
             if not name.startswith("_") and name in self._shape.columns:
                 return self[name]
             raise AttributeError(f"a Stream has no attribute {name!r}")
-        if name in _STATELESS or not self._steps:
+        if name in _STATELESS or self._is_input:
             return _Recorder(self, name)
         why = _WHY_NOT.get(name, "only methods that treat rows one by one have a meaning here")
         raise UnsupportedError(f"{name}() after a keyed operator: {why}")
@@ -154,11 +167,9 @@ class Stream:
         column = self._shape[item]
         # After an operator a column must not be tied to the empty DataFrame that stands for a
         # batch.
-        return (
-            F.col(quoted(self.columns[item] if isinstance(item, int) else item))
-            if self._steps
-            else column
-        )
+        if self._is_input:
+            return column
+        return F.col(quoted(self.columns[item] if isinstance(item, int) else item))
 
     def _step(self, step: Stateless) -> Stream:
         shape = step.apply(self._shape)
@@ -166,8 +177,9 @@ class Stream:
             raise UnsupportedError(
                 f"{step.method}() on a stream: call it on the DataFrame before braided.stream"
             )
-        if not self._steps:
-            return Stream(shape, shape, ())
+        step = dataclasses.replace(step, multiplies=_multiplies(shape))
+        if isinstance(self._node, Input):
+            return Stream(_input(shape, self._node, step), shape)
         other = step.kwargs.get("other", step.args[0] if step.args else None)
         if step.method in ("join", "crossJoin") and getattr(other, "isStreaming", False):
             raise UnsupportedError("join() after a keyed operator takes a static DataFrame")
@@ -181,9 +193,46 @@ class Stream:
                 "deterministic: a batch "
                 "that runs again must give the same rows. Compute it in the operator or before it"
             )
-        last = self._steps[-1]
-        last = dataclasses.replace(last, after=(*last.after, step))
-        return Stream(self._source, shape, (*self._steps[:-1], last))
+        return Stream(Mapped(self._node, step), shape)
+
+    def union(self, other: Stream | DataFrame) -> Stream:
+        """The rows of both, columns by position, as DataFrame.union."""
+        if isinstance(other, DataFrame):
+            other = stream(other)
+        if not isinstance(other, Stream):
+            raise DefinitionError(f"union takes a Stream, not {type(other).__name__}")
+        if isinstance(self._node, Input) and isinstance(other._node, Input):
+            return stream(self._node.source.union(other._node.source))
+        shape = self._empty().union(other._empty())
+        if shape.schema != self.schema or [f.dataType for f in other.schema] != [
+            f.dataType for f in self.schema
+        ]:
+            raise DefinitionError(
+                f"union: {self.schema.simpleString()} and {other.schema.simpleString()} are "
+                "not of the same types; cast the columns of one"
+            )
+        return Stream(United((self._node, other._node)), shape)
+
+    unionAll = union
+
+    def feedback(self, condition: Column | str, to: str | None = None) -> Stream:
+        """Sends rows for which `condition` holds back to an operator, for the next batch.
+
+        They do not go on from here. The operator, the one before this point if `to` names no
+        other, gets those of their columns that its own input has. Batches follow each other,
+        also without new input, until no row goes back.
+        """
+        if self._is_input:
+            raise DefinitionError("feedback() goes after an operator")
+        column = F.expr(condition) if isinstance(condition, str) else condition
+        self._empty().filter(column)  # Spark's own error, now, if the condition is none
+        return Stream(Fed(self._node, column, self.schema, to), self._shape)
+
+    def _empty(self) -> DataFrame:
+        """A batch without rows of this schema."""
+        if not self._is_input:
+            return self._shape
+        return self._shape.sparkSession.createDataFrame([], self.schema)
 
     # -- keyed operators -------------------------------------------------------------------
 
@@ -196,49 +245,44 @@ class Stream:
 
     def name(self, name: str) -> Stream:
         """Names the operator before this point; its state is found by that name at a restart."""
-        if not self._steps:
+        if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
+            raise DefinitionError(f"{name!r} can't name an operator: letters, digits, - _ . only")
+        node = renamed(self._node, name)
+        if node is None:
             raise DefinitionError(
                 "name() goes after an operator: .groupBy(...).apply(...).name(...)"
             )
-        if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
-            raise DefinitionError(f"{name!r} can't name an operator: letters, digits, - _ . only")
-        last = dataclasses.replace(self._steps[-1], name=name)
-        return Stream(self._source, self._shape, (*self._steps[:-1], last))
+        return Stream(node, self._shape)
 
     @property
     def writeStream(self) -> StreamWriter:
         """Where the stream goes, as DataFrame.writeStream."""
         from braided.api.writer import StreamWriter
 
-        if not self._steps:
+        if self._is_input:
             raise DefinitionError(
                 "this flow has no keyed operator; use the DataFrame's own writeStream"
             )
         return StreamWriter(self)
 
-    def _flow(self) -> Flow:
-        names = [step.name for step in self._steps]
-        for name in names:
-            if names.count(name) > 1:
-                raise DefinitionError(
-                    f"two operators are called {name!r}; tell them apart with .name(...)"
-                )
-        column = Jvm(self._source.sparkSession).event_time_column(self._source._jdf)
-        late = None
-        if column is not None:
-            event_time = any(step.time_mode == "EventTime" for step in self._steps[:1])
-            time = quoted(column)
-            if isinstance(self._source.schema[column].dataType, StructType):
-                time += ".end"  # a window of Spark's is late when its end is
-            late = _late_filter(time) if event_time else lambda watermark_ms: "true"
-        for step in self._steps:
-            if step.time_mode == "EventTime" and column is None:
-                raise DefinitionError(
-                    f"operator {step.name!r} has timeMode='EventTime', which needs "
-                    "withWatermark(...) on "
-                    "the DataFrame before braided.stream"
-                )
-        return Flow(self._source, self._steps, late)
+
+def _input(source: DataFrame, base: Input | None = None, step: Stateless | None = None) -> Input:
+    column = Jvm(source.sparkSession).event_time_column(source._jdf)
+    late = None
+    if column is not None:
+        time = quoted(column)
+        if isinstance(source.schema[column].dataType, StructType):
+            time += ".end"  # a window of Spark's is late when its end is
+        late = _late_filter(time)
+    return Input(source, base, step, late)
+
+
+def _multiplies(shape: DataFrame) -> bool:
+    """Whether the newest step may make several rows of one."""
+    node = shape._jdf.queryExecution().analyzed()
+    while node.nodeName() == "Project":
+        node = node.children().head()
+    return node.nodeName() in ("Generate", "Join")
 
 
 def _beyond_rows(plan: Any) -> str | None:
@@ -318,16 +362,12 @@ class GroupedStream:
             )
         if timeMode not in TIME_MODES:
             raise DefinitionError(f"timeMode is {timeMode!r}; it takes {' or '.join(TIME_MODES)}")
-        spark = self._stream._source.sparkSession
-        try:
-            shape = spark.createDataFrame([], schema)
-        except PySparkException as error:
+        if hasattr(operator, "onLeft") or hasattr(operator, "onRight"):
             raise DefinitionError(
-                f"the output schema {schema!r} is not understood: {error}"
-            ) from None
-        hidden = [name for name in shape.columns if name.startswith("__braided_")]
-        if hidden:
-            raise DefinitionError(f"column names like {hidden[0]!r} are taken")
+                f"{operator.__name__} has onLeft or onRight, so it takes two inputs: "
+                "braided.connect(a.groupBy(...), b.groupBy(...)).apply(...)"
+            )
+        shape = output_shape(self._stream, schema)
         step = OperatorStep(
             name=operator.__name__,
             operator=operator,
@@ -337,7 +377,7 @@ class GroupedStream:
             output=shape.schema,
             time_mode=timeMode,
         )
-        return Stream(self._stream._source, shape, (*self._stream._steps, step))
+        return Stream(Keyed(step, (Side(self._stream._node, self._keys),)), shape)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -347,6 +387,18 @@ class GroupedStream:
             "or Spark's own "
             "streaming aggregation on the DataFrame"
         )
+
+
+def output_shape(stream: Stream, schema: StructType | str) -> DataFrame:
+    """An empty DataFrame of an operator's output schema."""
+    try:
+        shape = stream._shape.sparkSession.createDataFrame([], schema)
+    except PySparkException as error:
+        raise DefinitionError(f"the output schema {schema!r} is not understood: {error}") from None
+    hidden = [name for name in shape.columns if name.startswith("__braided_")]
+    if hidden:
+        raise DefinitionError(f"column names like {hidden[0]!r} are taken")
+    return shape
 
 
 def _check_key_type(name: str, kind: Any) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from braided.api.query import ElasticQuery, retire
 from braided.engine.batch import Engine
+from braided.engine.flow import flow_of
 from braided.engine.jvm import Jvm
 from braided.engine.sinks import (
     ConsoleSink,
@@ -28,7 +29,7 @@ from braided.options import Options
 if TYPE_CHECKING:
     from braided.api.stream import Stream
 
-__all__ = ["StreamWriter"]
+__all__ = ["StreamWriter", "start"]
 
 
 class StreamWriter:
@@ -128,33 +129,7 @@ class StreamWriter:
             self.queryName(queryName)
         if path is not None:
             self.option("path", path)
-        flow = self._stream._flow()
-        spark = flow.source.sparkSession
-        settings = _settings(spark, self._options)
-        if settings.order_preserving:
-            flow.check_order_survives()
-        sink = self._sink(spark)
-        location = self._location(spark)
-        retire(location)
-        engine = Engine(flow, sink, location, settings, spark)
-        try:
-            writer = (
-                with_tick(flow.source, engine.bell)
-                .writeStream.foreachBatch(engine.run)
-                .outputMode(self._mode)
-                .option("checkpointLocation", location)
-            )
-            if self._name is not None:
-                writer = writer.queryName(self._name)
-            if self._trigger:
-                writer = writer.trigger(**self._trigger)
-            query = ElasticQuery(writer.start(), engine)
-        except BaseException:
-            engine.close()
-            raise
-        if isinstance(sink, MemorySink):
-            sink.show()
-        return query
+        return start(self)
 
     def _sink(self, spark: SparkSession) -> Sink:
         kind = self._format or str(spark.conf.get("spark.sql.sources.default"))
@@ -195,26 +170,102 @@ class StreamWriter:
         }
         return FileSink(kind, _absolute(str(options["path"])), self._partition_by, own)
 
-    def _location(self, spark: SparkSession) -> str:
-        options = {name.lower(): value for name, value in self._options.items()}
-        location = options.get("checkpointlocation")
-        if location is None:
-            base = spark.conf.get("spark.sql.streaming.checkpointLocation", None)
-            if base is not None:
-                location = f"{base}/{self._name or uuid.uuid4()}"
-        if location is None:
-            if self._format in ("memory", "console", "noop", "foreachBatch"):
-                location = tempfile.mkdtemp(prefix="braided-checkpoint-")
-            else:
+
+def start(*writers: StreamWriter) -> ElasticQuery:
+    """Starts several writers as one query.
+
+    What is upstream of more than one of them is computed once per batch, and a batch is
+    committed for all of them or for none. The options of the query itself (checkpointLocation,
+    braided.*, trigger, queryName) may be given to any of the writers.
+    """
+    if not writers:
+        raise DefinitionError("start takes one or more stream.writeStream...")
+    for writer in writers:
+        if not isinstance(writer, StreamWriter):
+            raise DefinitionError(f"start takes stream.writeStream..., not {writer!r}")
+    flow = flow_of([writer._stream._node for writer in writers])
+    spark = flow.roots[0].source.sparkSession
+    options = _merged("option", [_query_options(writer._options) for writer in writers])
+    trigger = _merged("trigger", [writer._trigger for writer in writers])
+    if len(trigger) > 1:
+        raise DefinitionError("the writers have different triggers; one query has one")
+    named = [writer._name for writer in writers if writer._name is not None]
+    if len(set(named)) > 1 and len({w._format for w in writers} - {"memory"}):
+        raise DefinitionError(f"the writers have different query names: {', '.join(named)}")
+    settings = Options.parse(
+        options, dict(spark.conf.getAll.items()), channels=spark.sparkContext.defaultParallelism
+    )
+    if settings.order_preserving:
+        flow.check_order_survives()
+    sinks = [writer._sink(spark) for writer in writers]
+    _check_apart(sinks)
+    durable = any(isinstance(sink, FileSink) for sink in sinks)
+    location = _location(spark, options, named[0] if named else None, durable)
+    retire(location)
+    engine = Engine(flow, sinks, location, settings, spark)
+    try:
+        native = (
+            with_tick(engine.source, engine.bell)
+            .writeStream.foreachBatch(engine.run)
+            .outputMode(writers[0]._mode)
+            .option("checkpointLocation", location)
+        )
+        if named:
+            native = native.queryName(named[0])
+        if trigger:
+            native = native.trigger(**trigger)
+        query = ElasticQuery(native.start(), engine)
+    except BaseException:
+        engine.close()
+        raise
+    for sink in sinks:
+        if isinstance(sink, MemorySink):
+            sink.show()
+    return query
+
+
+def _query_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Those that are the query's and not the sink's."""
+    return {
+        name: value
+        for name, value in options.items()
+        if name.lower() == "checkpointlocation" or name.lower().startswith("braided.")
+    }
+
+
+def _merged(what: str, given: list[dict[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for each in given:
+        for name, value in each.items():
+            known = merged.setdefault(name, value)
+            if known != value:
                 raise DefinitionError(
-                    "the query needs a checkpointLocation: .option('checkpointLocation', path)"
+                    f"the writers of one query give {what} {name} different values: {known!r} and "
+                    f"{value!r}"
                 )
-        return _absolute(str(location))
+    return merged
 
 
-def _settings(spark: SparkSession, options: dict[str, Any]) -> Options:
-    session = {name: value for name, value in spark.conf.getAll.items()}
-    return Options.parse(options, session, channels=spark.sparkContext.defaultParallelism)
+def _check_apart(sinks: list[Sink]) -> None:
+    paths = [sink.path for sink in sinks if isinstance(sink, FileSink)]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise DefinitionError(f"two writers write to {path}; give each a path of its own")
+
+
+def _location(spark: SparkSession, options: dict[str, Any], name: str | None, durable: bool) -> str:
+    location = {key.lower(): value for key, value in options.items()}.get("checkpointlocation")
+    if location is None:
+        base = spark.conf.get("spark.sql.streaming.checkpointLocation", None)
+        if base is not None:
+            location = f"{base}/{name or uuid.uuid4()}"
+    if location is None:
+        if durable:
+            raise DefinitionError(
+                "the query needs a checkpointLocation: .option('checkpointLocation', path)"
+            )
+        location = tempfile.mkdtemp(prefix="braided-checkpoint-")
+    return _absolute(str(location))
 
 
 def _absolute(location: str) -> str:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -28,7 +27,6 @@ from pyspark.sql.types import (
 )
 
 from braided import failpoints
-from braided.api.operator import state_codec
 from braided.control.measure import SlotLoads
 from braided.control.table import RoutingTable, moves
 from braided.engine import checkpoint
@@ -38,11 +36,12 @@ from braided.engine.commit import Outcome, manifest_of
 from braided.engine.failure import from_worker, is_interrupt, is_lost_worker
 from braided.engine.flow import Flow
 from braided.engine.gate import Gate, Stopped
-from braided.engine.plan import FlowPlan, Place
+from braided.engine.inputs import Inputs
+from braided.engine.plan import FlowPlan
 from braided.engine.progress import ProgressLog, Steps, section
 from braided.engine.reports import ChannelReport, ReportBox
-from braided.engine.route import sequence
 from braided.engine.sinks import Sink
+from braided.engine.stage import Place
 from braided.engine.task import BatchSpec, import_task
 from braided.engine.tick import Bell
 from braided.errors import (
@@ -56,7 +55,7 @@ from braided.options import Options
 from braided.state.cache import claim, host_directory
 from braided.state.gc import Collector
 from braided.state.lease import Lease
-from braided.state.manifest import OperatorMeta, Prepared
+from braided.state.manifest import CarryFile, OperatorMeta, Prepared
 from braided.state.manifests import Manifests
 from braided.state.slots import Limits
 
@@ -75,7 +74,12 @@ class Engine:
     """Runs the batches of one query."""
 
     def __init__(
-        self, flow: Flow, sink: Sink, location: str, options: Options, spark: SparkSession
+        self,
+        flow: Flow,
+        sinks: Sequence[Sink],
+        location: str,
+        options: Options,
+        spark: SparkSession,
     ) -> None:
         self.flow = flow
         self.options = options
@@ -85,7 +89,9 @@ class Engine:
         self.progress = ProgressLog()
         self.error: BraidedError | None = None
         self.is_active: Callable[[], bool] = lambda: True
-        self._sink = sink
+        self._inputs = Inputs(flow.roots, options.order_by)
+        self.source = self._inputs.joined()
+        self._sinks = dict(zip(_sink_names(sinks), zip(flow.ends, sinks, strict=True), strict=True))
         self._spark = spark
         self._log = SparkLog(Path(location))
         self._files = checkpoint.braided_files(Path(location))
@@ -108,8 +114,8 @@ class Engine:
         self._box = ReportBox(self._spark.sparkContext)
         self._plan = FlowPlan(
             self.flow,
+            self._inputs,
             metas,
-            sequence(self.flow.source.schema, self.options.order_by),
             self.options.order_preserving,
             self._place(),
             self._box.accumulator,
@@ -127,7 +133,8 @@ class Engine:
         self._loads = {name: SlotLoads(meta.slots) for name, meta in metas.items()}
         self._collector = Collector(self._files, self._manifests, self.options.retained_manifests)
         self._collector.collect_orphans()
-        self._sink.open(self._spark, self._files, self.view.batch)
+        for _, sink in self._sinks.values():
+            sink.open(self._spark, self._files, self.view.batch)
         self._configured = False
         self._published: tuple[Prepared, ...] = ()
         # A stop may have come between a batch and the one that its watermark asked for.
@@ -140,8 +147,8 @@ class Engine:
                 ordinal=0,
                 slots=self.options.slots,
                 key=step.key_schema.simpleString(),
-                state=state_codec(step.operator).describe(),
-                codec="msgpack-1",
+                state=step.state,
+                codec=step.codec,
             )
             for step in self.flow.steps
         }
@@ -216,7 +223,7 @@ class Engine:
             self._commit(outcome)
             # Spark has recorded the batch before this one, so nobody asks for its output again.
             for output in self._published:
-                self._sink.discard(output.entries)
+                self._sinks[output.sink][1].discard(output.entries)
             self._published = outcome.outputs
         with steps.step("publish"):
             failpoints.reach("after-manifest")
@@ -232,7 +239,7 @@ class Engine:
         df.write.format("noop").mode("overwrite").save()
         manifest = self._manifests.read(batch)
         for output in manifest.outputs:
-            if output.sink != type(self._sink).__name__:
+            if output.sink not in self._sinks:
                 raise CheckpointMismatchError(
                     f"batch {batch} is committed but not yet published, and its output was made "
                     f"for {output.sink}: start the query once more with the sink it had"
@@ -254,8 +261,6 @@ class Engine:
     ) -> Outcome:
         due = self._due(tables, times)
         channels = {name: table.channels for name, table in tables.items()}
-        if self.flow.late is not None and self._late_watermark_ms > 0:
-            df = df.filter(F.expr(self.flow.late(self._late_watermark_ms)))
         for attempt in range(1, TRIES + 1):
             token = uuid.uuid4().hex[:12]
             spec = BatchSpec(
@@ -267,12 +272,7 @@ class Engine:
                 cut=cut,
             )
             try:
-                with steps.step("route"):
-                    failpoints.reach("before-routing")
-                    frame = self._plan.frame(df, spec, tables, self.view.carry)
-                with steps.step("process"):
-                    df.sparkSession.sparkContext.setJobDescription(f"braided batch {batch}")
-                    entries = self._sink.prepare(frame, f"{batch}-{token}")
+                outputs, fed_back = self._prepare(df, spec, tables, steps)
                 reports = self._box.take(token, channels)
                 break
             except (NondeterministicBatchError, ChannelMissingError) as error:
@@ -291,8 +291,39 @@ class Engine:
             metas=self._metas,
             tables=tables,
             reports=reports,
-            outputs=(Prepared(type(self._sink).__name__, entries),),
+            outputs=outputs,
+            fed_back=fed_back,
         )
+
+    def _prepare(
+        self, df: DataFrame, spec: BatchSpec, tables: Mapping[str, RoutingTable], steps: Steps
+    ) -> tuple[tuple[Prepared, ...], list[CarryFile]]:
+        """Runs a try of a batch: what the sinks will publish, and what comes in again."""
+        attempt = f"{spec.batch}-{spec.token}"
+
+        def run(frame: DataFrame) -> None:
+            with steps.step("process"):
+                frame.write.format("noop").mode("overwrite").save()
+
+        with steps.step("route"):
+            failpoints.reach("before-routing")
+            df.sparkSession.sparkContext.setJobDescription(f"braided batch {spec.batch}")
+            frames = self._plan.frames(
+                df, spec, tables, self.view.carry, self._late_watermark_ms, run
+            )
+        try:
+            outputs = []
+            for number, (name, (end, sink)) in enumerate(self._sinks.items()):
+                with steps.step("route"):
+                    frame = frames.output(end)
+                with steps.step("process"):
+                    entries = sink.prepare(frame, f"{attempt}-{number}")
+                outputs.append(Prepared(name, entries))
+            with steps.step("process"):
+                fed_back = frames.fed_back(attempt)
+        finally:
+            frames.close()
+        return tuple(outputs), fed_back
 
     def _due(
         self, tables: Mapping[str, RoutingTable], times: BatchTimes
@@ -301,7 +332,7 @@ class Engine:
         found: dict[str, dict[int, list[int]]] = {}
         for step in self.flow.steps:
             known = self.view.operators.get(step.name)
-            if known is None or not known.due:
+            if known is None or not known.due or not step.fires:
                 continue
             now_ms = times.watermark_ms if step.time_mode == "EventTime" else times.batch_time_ms
             channels = found.setdefault(step.name, {})
@@ -324,7 +355,7 @@ class Engine:
 
     def _publish(self, spark: SparkSession, batch: int, outputs: tuple[Prepared, ...]) -> None:
         for output in outputs:
-            self._sink.publish(spark, batch, output.entries)
+            self._sinks[output.sink][1].publish(spark, batch, output.entries)
 
     # -- control ---------------------------------------------------------------------------
 
@@ -363,7 +394,7 @@ class Engine:
         need = bool(self.view.carry)
         for step in self.flow.steps:
             known = self.view.operators.get(step.name)
-            if known is None or not known.due or not hasattr(step.operator, "onTimer"):
+            if known is None or not known.due or not step.fires:
                 continue
             first = min(known.due.values())
             if step.time_mode != "EventTime":
@@ -387,6 +418,12 @@ class Engine:
             most = 2**31 - 1 if bounded else CHUNK_BYTES
             spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(most))
             self._configured = True
+
+
+def _sink_names(sinks: Sequence[Sink]) -> list[str]:
+    """What the manifest calls each sink: its kind, with a number where there are several."""
+    kinds = [type(sink).__name__ for sink in sinks]
+    return kinds if len(kinds) == 1 else [f"{kind}-{i}" for i, kind in enumerate(kinds)]
 
 
 def _is_narrow(schema: StructType) -> bool:

@@ -1,13 +1,17 @@
 """The carry: rows taken in but not yet processed; they are processed first next time.
 
 A task that is told to stop after a number of rows drains the rest of its input into one file. The
-rows keep their order columns, so they come before everything newer.
+rows keep their order columns, so they come before everything newer. Rows that an operator sends
+back to one before it come the same way.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +22,7 @@ from braided.errors import CheckpointCorruptError
 from braided.state.files import Files
 from braided.state.manifest import CarryFile
 
-__all__ = ["Cut", "read_carry"]
+__all__ = ["Cut", "read_carry", "write_carry"]
 
 
 class Cut:
@@ -48,16 +52,58 @@ class Cut:
         """Writes what was not let through; None when that is nothing."""
         if self._rest is None:
             return None
-        rows = 0
-        sink = pa.BufferOutputStream()
-        schema = self._rest.select(self._columns).schema
-        with pa.ipc.new_stream(sink, schema) as writer:
-            for chunk in (self._rest, *self._chunks):
+        rest = itertools.chain([self._rest], self._chunks)
+        return _write(files, name, operator, (chunk.select(self._columns) for chunk in rest))
+
+
+def write_carry(df: DataFrame, root: str, name: str, operator: str) -> CarryFile | None:
+    """Keeps the rows of a DataFrame of one partition for the next batch; None if it has none."""
+
+    def write(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        kept = (chunk for chunk in chunks if chunk.num_rows)
+        first = next(kept, None)
+        if first is None:
+            return
+        file = f"{name}-{uuid.uuid4().hex[:12]}"
+        made = _write(Files(root), file, operator, itertools.chain([first], kept))
+        columns = [[made.name], [made.digest], [made.rows]]
+        yield pa.RecordBatch.from_arrays(list(map(pa.array, columns)), ["name", "digest", "rows"])
+
+    found = df.mapInArrow(write, "name string, digest string, rows long").collect()
+    return CarryFile(operator=operator, **found[0].asDict()) if found else None
+
+
+def _write(files: Files, name: str, operator: str, chunks: Iterator[pa.RecordBatch]) -> CarryFile:
+    """Rows pass through; a file may be larger than memory."""
+    rows, digest = 0, hashlib.blake2b(digest_size=16)
+    first = next(chunks)
+    with files.writer(name) as write:
+        sink = _Sink(write, digest.update)
+        with pa.ipc.new_stream(pa.PythonFile(sink, "w"), first.schema) as writer:
+            for chunk in itertools.chain([first], chunks):
                 rows += chunk.num_rows
-                writer.write_batch(chunk.select(self._columns))
-        data = sink.getvalue()
-        files.write(name, data)
-        return CarryFile(operator=operator, name=name, digest=_digest(data), rows=rows)
+                writer.write_batch(chunk)
+    return CarryFile(operator=operator, name=name, digest=digest.hexdigest(), rows=rows)
+
+
+class _Sink:
+    """What Arrow writes to; every piece goes to all takers."""
+
+    closed = False
+
+    def __init__(self, *takers: Callable[[Any], Any]) -> None:
+        self._takers = takers
+
+    def write(self, data: Any) -> int:
+        for take in self._takers:
+            take(data)
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def read_carry(
@@ -77,7 +123,7 @@ def read_carry(
 
 def _read_one(files: Files, name: str, digest: str) -> Iterator[pa.RecordBatch]:
     try:
-        data = files.read(name)
+        data = files.mapped(name)
     except FileNotFoundError:
         raise CheckpointCorruptError(f"carry file {files.root}/{name} is missing") from None
     if _digest(data) != digest:

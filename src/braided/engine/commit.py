@@ -39,12 +39,13 @@ class Outcome:
     tables: Mapping[str, RoutingTable]
     reports: Mapping[str, list[ChannelReport]]
     outputs: tuple[Prepared, ...]
+    fed_back: list[CarryFile]
 
 
 def manifest_of(outcome: Outcome, view: View, flow: str, writer: str, full: bool) -> Manifest:
     """The manifest that makes an outcome true on top of a view."""
     operators = {}
-    carry: list[CarryFile] = []
+    carry = list(outcome.fed_back)
     for name, reports in outcome.reports.items():
         operators[name] = _part(name, outcome, view, reports)
         carry += [report.carry for report in reports if report.carry is not None]

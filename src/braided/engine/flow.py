@@ -1,117 +1,341 @@
-"""A flow: the source, the keyed operators in their order, and the stateless steps after each.
+"""A flow: inputs, keyed operators, the stateless steps between them, and where rows part and meet.
 
-Stateless steps after an operator are recorded by the API and applied to each batch. Where order
-columns must survive them, they are carried along: `select` gets them in front, a step that hides
-its columns (`mapInPandas`) gets new ones.
+A flow is a graph of nodes that know what is upstream of them. A node is itself and nothing else
+(two filters that read alike are two nodes), so what several streams have in common is what they
+were made from:
+
+    Input       rows of a streaming DataFrame; remembers the Input it was made from
+    Mapped      a stateless step
+    United      the rows of several nodes
+    Fed         an operator's rows without those that go back to an operator
+    Keyed       a stateful operator over one input, or two
+
+`flow_of` takes the ends of a flow, one for each sink, and finds the rest.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from braided.api.operator import Operator
-from braided.engine.route import Keys, order_columns, quoted
-from braided.errors import UnsupportedError
+from braided.api.operator import Operator, state_codec
+from braided.engine.route import Keys
+from braided.engine.stateless import Stateless
+from braided.errors import DefinitionError, UnsupportedError
 
-__all__ = ["Flow", "OperatorStep", "Stateless"]
-
-
-@dataclass(frozen=True)
-class Stateless:
-    """One recorded DataFrame method."""
-
-    method: str
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-
-    def apply(self, df: DataFrame) -> DataFrame:
-        """As the user wrote it."""
-        result: DataFrame = getattr(df, self.method)(*self.args, **self.kwargs)
-        return result
-
-    def apply_ordered(self, df: DataFrame, order: int) -> DataFrame:
-        """The same, with `order` columns in front that the user does not know of."""
-        hidden = order_columns(order)
-        own = [name for name in df.columns if name not in hidden]
-        if self.method in ("select", "selectExpr"):
-            wanted = [c for arg in self.args for c in (arg if isinstance(arg, list) else [arg])]
-            spread: list[Any] = []
-            for column in wanted:
-                is_star = column == "*" if isinstance(column, str) else _is_star(column)
-                spread.extend(map(quoted, own) if is_star else [column])
-            if self.method == "selectExpr":
-                spread = [F.expr(c) for c in spread]
-            return df.select(*hidden, *spread)
-        if self.method == "toDF":
-            return df.toDF(*hidden, *self.args)
-        if self.method in ("dropna", "fillna", "replace"):
-            method = getattr(DataFrame, self.method)
-            call = inspect.signature(method).bind(df, *self.args, **self.kwargs)
-            if call.arguments.get("subset") is None:
-                call.arguments["subset"] = [quoted(name) for name in own]
-            filled: DataFrame = method(*call.args, **call.kwargs)
-            return filled
-        if self.method in _OPAQUE:
-            # The function sees its own columns only. What it gives out is in the order of the task.
-            given = self.apply(df.drop(*hidden))
-            fresh = [f"bigint(0) AS {name}" for name in hidden[:-1]]
-            last = f"monotonically_increasing_id() AS {hidden[-1]}"
-            return given.selectExpr(*fresh, last, "*")
-        result = self.apply(df)
-        if self.method in ("join", "crossJoin"):
-            names = result.columns
-            if names[:order] != hidden:
-                own = [quoted(name) for name in names if name not in hidden]
-                return result.select(*hidden, *own)
-        return result
-
-
-_OPAQUE = ("mapInPandas", "mapInArrow")
-
-
-def _is_star(column: Column) -> bool:
-    text = str(column._jc)
-    return text in ("*", "unresolvedstar()")
+__all__ = [
+    "Fed",
+    "Flow",
+    "Input",
+    "Keyed",
+    "Mapped",
+    "Node",
+    "OperatorStep",
+    "Side",
+    "United",
+    "flow_of",
+    "renamed",
+]
 
 
 @dataclass(frozen=True)
 class OperatorStep:
-    """A keyed, stateful step and what follows it before the next one."""
+    """What a keyed, stateful step is, wherever it stands in a flow."""
 
     name: str
     operator: type[Operator]
-    keys: Keys
     key_schema: StructType
+    keys: Keys
     input: StructType
+    """The rows that reach its tasks; of two inputs, the columns of both."""
     output: StructType
     time_mode: str
-    after: tuple[Stateless, ...] = ()
+    sides: tuple[StructType, ...] = ()
+    """The rows of each input, where there are two."""
+
+    @property
+    def label(self) -> str:
+        return self.operator.__name__
+
+    @property
+    def state(self) -> str:
+        """The fields of its state, as a checkpoint records them."""
+        return state_codec(self.operator).describe()
+
+    @property
+    def codec(self) -> str:
+        """The encoding of its state, as a checkpoint records it."""
+        return "msgpack-1"
+
+    @property
+    def fires(self) -> bool:
+        """Whether timers of its state lead to work."""
+        return hasattr(self.operator, "onTimer")
+
+    @property
+    def drops_late_rows(self) -> bool:
+        """Whether rows behind the watermark are dropped before they reach it."""
+        return self.time_mode == "EventTime"
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    source: DataFrame
+    base: Input | None = None
+    step: Stateless | None = None
+    """What made it from its base."""
+    late: Callable[[int], str] | None = None
+    """SQL that keeps the rows that are not late, given the watermark in ms; None without one."""
+
+    @cached_property
+    def line(self) -> tuple[Input, ...]:
+        """From the DataFrame that the user gave to this one."""
+        return (*self.base.line, self) if self.base is not None else (self,)
+
+
+@dataclass(frozen=True, eq=False)
+class Mapped:
+    parent: Node
+    step: Stateless
+
+
+@dataclass(frozen=True, eq=False)
+class United:
+    parents: tuple[Node, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Fed:
+    parent: Node
+    back: Column
+    """Which rows go back; the others go on."""
+    schema: StructType
+    to: str | None
+    """The operator that they go back to; None for the one they come from."""
 
 
 @dataclass(frozen=True)
-class Flow:
-    """What `writeStream.start()` runs."""
+class Side:
+    """One input of an operator, and its grouping columns."""
 
-    source: DataFrame
-    steps: tuple[OperatorStep, ...]
-    late: Callable[[int], str] | None
-    """SQL that keeps the rows that are not late, given the watermark in ms; None without one."""
+    node: Node
+    keys: Keys
+
+
+@dataclass(frozen=True, eq=False)
+class Keyed:
+    step: OperatorStep
+    sides: tuple[Side, ...]
+
+
+Node = Input | Mapped | United | Fed | Keyed
+
+
+def renamed(node: Node, name: str) -> Node | None:
+    """A node like this one whose nearest operator upstream has another name; None without one."""
+    if isinstance(node, Keyed):
+        return replace(node, step=replace(node.step, name=name))
+    if isinstance(node, Mapped | Fed):
+        parent = renamed(node.parent, name)
+        return None if parent is None else replace(node, parent=parent)
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """What a query runs."""
+
+    ends: tuple[Node, ...]
+    """What each sink gets."""
+    roots: tuple[Input, ...]
+    """The inputs as Spark reads them; other inputs are made from these batch by batch."""
+    keyed: tuple[Keyed, ...]
+    """Upstream first."""
+    feeds: tuple[tuple[Fed, Keyed], ...]
+    """Rows that go back, and where to."""
+
+    @property
+    def steps(self) -> tuple[OperatorStep, ...]:
+        return tuple(node.step for node in self.keyed)
+
+    def parents(self, node: Node) -> tuple[Node, ...]:
+        """What a node is made from in each batch."""
+        if isinstance(node, Input):
+            return () if node in self.roots or node.base is None else (node.base,)
+        if isinstance(node, Keyed):
+            return tuple(side.node for side in node.sides)
+        return node.parents if isinstance(node, United) else (node.parent,)
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Upstream first."""
+        return tuple(_sorted(self.ends, self.parents))
+
+    @cached_property
+    def readers(self) -> dict[Node, int]:
+        """How often each node is read in a batch."""
+        found = dict.fromkeys(self.nodes, 0)
+        for node in self.nodes:
+            for parent in self.parents(node):
+                found[parent] += 1
+        for end in self.ends:
+            found[end] += 1
+        for fed, _ in self.feeds:
+            found[fed.parent] += 1
+        return found
+
+    @cached_property
+    def before_keyed(self) -> frozenset[Node]:
+        """Nodes whose rows reach an operator, now or in the next batch."""
+        found: set[Node] = {fed.parent for fed, _ in self.feeds}
+        for node in reversed(self.nodes):
+            if isinstance(node, Keyed) or node in found:
+                found.update(self.parents(node))
+        return frozenset(found)
 
     def check_order_survives(self) -> None:
         """Refuses steps after which the order of input is lost."""
-        for step in self.steps:
-            for after in step.after:
-                if after.method in _OPAQUE:
-                    raise UnsupportedError(
-                        f"{after.method}() after operator {step.name!r} with "
-                        "braided.orderPreserving: what the "
-                        "function gives out has no order any more. Do it in the operator, "
-                        "or before it"
-                    )
+        for node in self.nodes:
+            if isinstance(node, Mapped) and node.step.is_opaque:
+                above = node.parent
+                while isinstance(above, Mapped | Fed):
+                    above = above.parent
+                where = f" {above.step.name!r}" if isinstance(above, Keyed) else "s"
+                raise UnsupportedError(
+                    f"{node.step.method}() after operator{where} with braided.orderPreserving: "
+                    "what the function gives out has no order any more. Do it in the operator, "
+                    "or before it"
+                )
+
+
+def flow_of(ends: Iterable[Node]) -> Flow:
+    """The flow that ends there."""
+    ends = tuple(ends)
+    everything = _sorted(ends, _upstream)
+    keyed = tuple(node for node in everything if isinstance(node, Keyed))
+    _check_names([node.step.name for node in keyed])
+    inputs = [node for node in everything if isinstance(node, Input)]
+    flow = Flow(ends, _roots(inputs), keyed, ())
+    feeds = tuple((node, _target(node, flow)) for node in flow.nodes if isinstance(node, Fed))
+    flow = replace(flow, feeds=feeds)
+    if not any(node.late for node in inputs):
+        for step in flow.steps:
+            if step.time_mode == "EventTime":
+                raise DefinitionError(
+                    f"operator {step.name!r} has timeMode='EventTime', which needs "
+                    "withWatermark(...) on the DataFrame before braided.stream"
+                )
+    for node in flow.before_keyed:
+        made = node.step if isinstance(node, Mapped | Input) and flow.parents(node) else None
+        if made is not None and made.nests_star:
+            raise UnsupportedError(
+                f"{made.method}() before another keyed operator with a * inside an "
+                "expression: name the columns instead"
+            )
+    return flow
+
+
+def _upstream(node: Node) -> tuple[Node, ...]:
+    if isinstance(node, Input):
+        return ()
+    if isinstance(node, Keyed):
+        return tuple(side.node for side in node.sides)
+    return node.parents if isinstance(node, United) else (node.parent,)
+
+
+def _sorted(ends: Iterable[Node], parents: Callable[[Node], tuple[Node, ...]]) -> list[Node]:
+    found: dict[Node, None] = {}
+
+    def visit(node: Node) -> None:
+        if node not in found:
+            for parent in parents(node):
+                visit(parent)
+            found[node] = None
+
+    for end in ends:
+        visit(end)
+    return list(found)
+
+
+def _check_names(names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise DefinitionError(
+                f"two operators are called {name!r}; tell them apart with .name(...)"
+            )
+
+
+def _roots(inputs: list[Input]) -> tuple[Input, ...]:
+    """For each DataFrame that was given, the last Input that all made from it have in common."""
+    families: dict[Input, list[Input]] = {}
+    for node in inputs:
+        families.setdefault(node.line[0], []).append(node)
+    roots = []
+    for family in families.values():
+        common = [
+            generation[0]
+            for generation in zip(*[node.line for node in family], strict=False)
+            if len(set(generation)) == 1
+        ]
+        root = common[-1]
+        for node in family:
+            for made in node.line[len(root.line) :]:
+                assert made.step is not None
+                _check_rowwise(made.step)
+        roots.append(root)
+    return tuple(roots)
+
+
+_ROWWISE = frozenset(
+    {"select", "selectExpr", "filter", "where", "withColumn", "withColumns", "hint"}
+    | {"withColumnRenamed", "withColumnsRenamed", "drop", "toDF", "join", "crossJoin"}
+    | {"fillna", "dropna", "replace"}
+)
+
+
+def _check_rowwise(step: Stateless) -> None:
+    other = step.kwargs.get("other", step.args[0] if step.args else None)
+    streaming = step.method in ("join", "crossJoin") and getattr(other, "isStreaming", False)
+    if step.method not in _ROWWISE or streaming:
+        raise UnsupportedError(
+            f"{step.method}() on one branch of a stream that parts before its first operator: "
+            "put it before the branches part, or start the branches as queries of their own"
+        )
+
+
+def _target(fed: Fed, flow: Flow) -> Keyed:
+    target = _addressee(fed, flow)
+    if target.step.sides:
+        raise UnsupportedError(
+            f"feedback to {target.step.name!r}, which has two inputs: which one is meant is not "
+            "said. Unite the streams before an operator of one input instead"
+        )
+    given = {field.name: field.dataType for field in fed.schema.fields}
+    for field in target.step.input.fields:
+        if given.get(field.name) != field.dataType:
+            found = given.get(field.name)
+            raise DefinitionError(
+                f"feedback to {target.step.name!r}: its input has {field.name!r} "
+                f"{field.dataType.simpleString()}, the rows that go back have "
+                f"{'no such column' if found is None else found.simpleString()}"
+            )
+    return target
+
+
+def _addressee(fed: Fed, flow: Flow) -> Keyed:
+    node: Node = fed.parent
+    while isinstance(node, Mapped | Fed):
+        node = node.parent
+    if fed.to is None:
+        if isinstance(node, Keyed):
+            return node
+        raise DefinitionError("feedback() goes after an operator, or names one with to=")
+    for keyed in flow.keyed:
+        if keyed.step.name == fed.to:
+            return keyed
+    names = ", ".join(repr(step.name) for step in flow.steps)
+    raise DefinitionError(f"feedback(to={fed.to!r}): the flow has {names}")

@@ -1,172 +1,260 @@
-"""A flow's operators as one lazy DataFrame per batch.
+"""The frames of one batch: a flow's graph as Spark's lazy DataFrames.
 
-A plan is made anew for every batch, so it is made from few calls into the JVM: what does not
-change between batches (columns, the Python function, the parsed table) is made once and used
-again. What does change travels with the job as one local property, `BATCH_PROPERTY`.
+What one reader takes stays lazy, so that a chain of operators is one Spark job. What several take
+is computed once, by a job of its own, and kept until the batch is over; so is what is united with
+other rows, because a task knows its channel by the number of its partition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import pandas_udf
-from pyspark.sql.types import LongType, StructField, StructType
-from pyspark.util import PythonEvalType
 
 from braided.control.table import RoutingTable
-from braided.engine.carry import read_carry
-from braided.engine.flow import Flow, OperatorStep
-from braided.engine.program import PackedProgram, Program
-from braided.engine.route import PLACE, Route, admission, order_columns, quoted
-from braided.engine.task import BATCH_PROPERTY, BatchSpec, ChannelTask, TaskSpec
-from braided.errors import OperatorDefinitionError
+from braided.engine.carry import read_carry, write_carry
+from braided.engine.flow import Fed, Flow, Input, Keyed, Mapped, Node, United
+from braided.engine.inputs import Inputs
+from braided.engine.route import order_columns, quoted
+from braided.engine.stage import Place, Stage
+from braided.engine.task import BATCH_PROPERTY, BatchSpec
+from braided.engine.twosided import united_sides
 from braided.state.manifest import CarryFile, OperatorMeta
-from braided.state.slots import Limits
 
-__all__ = ["FlowPlan", "Place"]
+__all__ = ["BatchFrames", "FlowPlan"]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a query's state is."""
+class _Rows:
+    """A node's rows in a batch."""
 
-    flow: str
-    root: str
-    cache: str
-    limits: Limits
+    df: DataFrame
+    order: int
+    """How many order columns they have, or will."""
+    admitted: list[str] = field(default_factory=list)
+    """SQL for order columns that are not there yet; an operator adds them on its own way."""
 
+    def with_order(self) -> DataFrame:
+        return self.df.selectExpr(*self.admitted, "*") if self.admitted else self.df
 
-class _Stage:
-    """One operator with all that does not change between batches."""
-
-    def __init__(
-        self,
-        step: OperatorStep,
-        meta: OperatorMeta,
-        order: int,
-        place: Place,
-        reports: Accumulator[list[bytes]],
-    ) -> None:
-        self.step = step
-        self.meta = meta
-        self.order = order
-        """Order columns of its input; its output has one more."""
-        self.route = Route(step.keys, meta.slots, order)
-        self._place = place
-        self._reports = reports
-        self._program = self._pack()
-
-    @cached_property
-    def plain(self) -> Any:
-        """The operator as a JVM column; its output is the rows alone."""
-        return self._function(self.step.output, False)
-
-    @cached_property
-    def tagged(self) -> Any:
-        """The same with order columns in front of its output."""
-        tags = [StructField(name, LongType()) for name in order_columns(self.order + 1)]
-        return self._function(StructType([*tags, *self.step.output.fields]), True)
-
-    def _function(self, output: StructType, keep_order: bool) -> Any:
-        step, place = self.step, self._place
-        names = step.input.names
-        spec = TaskSpec(
-            program=self._program,
-            meta=self.meta,
-            flow=place.flow,
-            root=place.root,
-            cache=place.cache,
-            limits=place.limits,
-            order=self.order,
-            keep_order=keep_order,
-        )
-        order = order_columns(self.order) if keep_order else []
-        inputs = [*order, *map(quoted, names), *step.keys.hidden_names(), PLACE]
-        # What DataFrame.mapInArrow does, once and not once per batch.
-        function = pandas_udf(
-            ChannelTask(spec, self._reports),
-            returnType=output,
-            functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,  # type: ignore[call-overload]
-        )
-        return function(*map(F.col, inputs))._jc
-
-    def _pack(self) -> PackedProgram:
-        step = self.step
-        program = Program(
-            name=step.name,
-            operator=step.operator,
-            time_mode=step.time_mode,
-            input=step.input,
-            key=step.key_schema,
-            key_positions=tuple(step.keys.positions(step.input.names)),
-            output=step.output,
-        )
-        try:
-            return program.pack()
-        except Exception as error:
-            raise OperatorDefinitionError(
-                f"operator {step.name!r} can't be sent to the workers: {error}. It refers "
-                "to something "
-                "that belongs to this process alone; open such things inside the operator"
-            ) from error
+    def without_order(self) -> DataFrame:
+        if self.admitted or not self.order:
+            return self.df
+        return self.df.drop(*order_columns(self.order))
 
 
 class FlowPlan:
-    """Makes the plan of each batch of a flow."""
+    """What is the same for all batches of a flow."""
 
     def __init__(
         self,
         flow: Flow,
+        inputs: Inputs,
         metas: Mapping[str, OperatorMeta],
-        sequence: list[str],
         ordered: bool,
         place: Place,
         reports: Accumulator[list[bytes]],
     ) -> None:
-        self._sequence = sequence
-        self._ordered = ordered
-        self._place = place
-        first = 1 + len(sequence)
-        self._stages = [
-            _Stage(step, metas[step.name], first + number, place, reports)
-            for number, step in enumerate(flow.steps)
-        ]
+        self.flow = flow
+        self.inputs = inputs
+        self.ordered = ordered
+        self.place = place
+        self.order: dict[Node, int] = {}
+        self.stages: dict[Node, Stage] = {}
+        for node in flow.nodes:
+            before = [self.order[parent] for parent in flow.parents(node)]
+            if isinstance(node, Keyed):
+                count = before[0] if len(before) == 1 else max(before) + 1
+                name = node.step.name
+                self.stages[node] = Stage(node.step, metas[name], count, place, reports)
+                self.order[node] = count + 1
+            elif isinstance(node, United):
+                self.order[node] = max(before) + 1
+            elif not before:
+                self.order[node] = inputs.order
+            else:
+                step = node.step if isinstance(node, Mapped | Input) else None
+                self.order[node] = before[0] if step is None else step.order(before[0])
+        self.settled = _settled(flow)
 
-    def frame(
+    def frames(
         self,
         df: DataFrame,
         spec: BatchSpec,
         tables: Mapping[str, RoutingTable],
         carry: tuple[CarryFile, ...],
-    ) -> DataFrame:
-        """The whole batch: the output rows, when somebody asks for them."""
-        spark = df.sparkSession
-        spark.sparkContext.setLocalProperty(BATCH_PROPERTY, spec.encode())
-        frame, admitted = df, admission(self._sequence)
-        order = 0
-        for stage in self._stages:
-            name = stage.step.name
-            carried = [file for file in carry if file.operator == name]
-            if carried:
-                if admitted:
-                    frame, admitted = frame.selectExpr(*admitted, "*"), []
-                rest = read_carry(spark, self._place.root, carried, frame.schema)
-                # In this order: a task of the operator before knows its channel by its partition.
-                frame = frame.union(rest)
-            tagged = self._ordered or spec.cut is not None or stage is not self._stages[-1]
-            routed = stage.route.apply(frame, tables[name], admitted, bool(carry), tagged)
-            function = stage.tagged if tagged else stage.plain
-            frame = DataFrame(routed._jdf.mapInArrow(function, False, None), spark)
-            admitted = []
-            order = stage.order + 1 if tagged else 0
-            for step in stage.step.after:
-                frame = step.apply_ordered(frame, order) if order else step.apply(frame)
-        if self._ordered:
-            frame = frame.repartition(1).sortWithinPartitions(*order_columns(order))
-        return frame.drop(*order_columns(order)) if order else frame
+        late_watermark_ms: int,
+        run: Callable[[DataFrame], None],
+    ) -> BatchFrames:
+        """The frames of one try of a batch; `run` computes one, where it must be now."""
+        df.sparkSession.sparkContext.setLocalProperty(BATCH_PROPERTY, spec.encode())
+        return BatchFrames(self, df, spec, tables, carry, late_watermark_ms, run)
+
+
+def _settled(flow: Flow) -> frozenset[Node]:
+    """What is computed by a job of its own and kept for its readers."""
+    found = {node for node, readers in flow.readers.items() if readers > 1}
+    for node in flow.nodes:
+        if len(flow.parents(node)) > 1:
+            found.update(p for p in flow.parents(node) if not isinstance(p, Input))
+    return frozenset(found)
+
+
+class BatchFrames:
+    """One try of one batch. `close` lets go of what it kept."""
+
+    def __init__(
+        self,
+        plan: FlowPlan,
+        df: DataFrame,
+        spec: BatchSpec,
+        tables: Mapping[str, RoutingTable],
+        carry: tuple[CarryFile, ...],
+        late_watermark_ms: int,
+        run: Callable[[DataFrame], None],
+    ) -> None:
+        self._plan = plan
+        self._spec = spec
+        self._tables = tables
+        self._carry = carry
+        self._late_ms = late_watermark_ms
+        self._run = run
+        self._kept: list[DataFrame] = []
+        self._made: dict[Node, _Rows] = {}
+        if len(plan.flow.roots) > 1:
+            df = self._settle(df)
+        self._roots = plan.inputs.parted(df)
+
+    def close(self) -> None:
+        for df in self._kept:
+            df.unpersist()
+
+    def output(self, end: Node) -> DataFrame:
+        """What a sink gets."""
+        rows = self._rows(end)
+        if not self._plan.ordered:
+            return rows.without_order()
+        names = order_columns(rows.order)
+        whole = rows.df.repartition(1).sortWithinPartitions(*names)
+        return whole.drop(*names)
+
+    def fed_back(self, attempt: str) -> list[CarryFile]:
+        """Writes the rows that operators send back to be there in the next batch."""
+        files = []
+        for number, (fed, target) in enumerate(self._plan.flow.feeds):
+            rows = self._rows(fed.parent)
+            stage = self._plan.stages[target]
+            names = order_columns(rows.order)
+            # One order for all, whatever the channels: one partition, sorted.
+            back = rows.df.filter(fed.back).repartition(1).sortWithinPartitions(*names)
+            order = ["bigint(0)", "monotonically_increasing_id()", *["bigint(0)"] * stage.order]
+            renumbered = [
+                f"{sql} AS {name}"
+                for sql, name in zip(order, order_columns(stage.order), strict=False)
+            ]
+            own = [quoted(name) for name in target.step.input.names]
+            frame = back.selectExpr(*renumbered, *own)
+            name = f"carry/{attempt}-{number}.arrow"
+            found = write_carry(frame, self._plan.place.root, name, target.step.name)
+            files += [found] if found is not None else []
+        return files
+
+    # -- rows of a node --------------------------------------------------------------------
+
+    def _rows(self, node: Node) -> _Rows:
+        if node not in self._made:
+            made = self._make(node)
+            if node in self._plan.settled:
+                made = _Rows(self._settle(made.with_order()), made.order)
+            self._made[node] = made
+        return self._made[node]
+
+    def _settle(self, df: DataFrame) -> DataFrame:
+        self._kept.append(df.persist())
+        self._run(df)
+        return df
+
+    def _make(self, node: Node) -> _Rows:
+        if isinstance(node, Keyed):
+            return self._keyed(node)
+        if isinstance(node, United):
+            return self._united(node)
+        if isinstance(node, Fed):
+            rows = self._rows(node.parent)
+            stays = F.coalesce(~node.back, F.lit(True))
+            return _Rows(rows.df.filter(stays), rows.order)
+        parents = self._plan.flow.parents(node)
+        if not parents:
+            assert isinstance(node, Input)
+            df, admitted = self._roots[node]
+            return _Rows(df, self._plan.inputs.order, admitted)
+        rows, step = self._rows(parents[0]), node.step
+        assert step is not None
+        if node not in self._plan.flow.before_keyed and not self._plan.ordered:
+            return _Rows(step.apply(rows.without_order()), 0)
+        return _Rows(step.apply(rows.with_order(), rows.order), step.order(rows.order))
+
+    def _united(self, node: United) -> _Rows:
+        """The rows of all parents; those of the same order, in the order of the parents."""
+        rows = [self._rows(parent) for parent in node.parents]
+        if node not in self._plan.flow.before_keyed and not self._plan.ordered:
+            frames = [each.without_order() for each in rows]
+            order = 0
+        else:
+            order = max(each.order for each in rows) + 1
+            frames = [_lengthened(each, order, number) for number, each in enumerate(rows)]
+        whole = frames[0]
+        for frame in frames[1:]:
+            whole = whole.union(frame)
+        return _Rows(whole, order)
+
+    def _keyed(self, node: Keyed) -> _Rows:
+        plan, step, stage = self._plan, node.step, self._plan.stages[node]
+        rows = self._input(node)
+        frame, admitted = rows.df, rows.admitted
+        carried = [file for file in self._carry if file.operator == step.name]
+        if carried:
+            own = map(quoted, step.input.names)
+            frame, admitted = rows.with_order(), []
+            frame = frame.selectExpr(*order_columns(rows.order), *own)
+            rest = read_carry(frame.sparkSession, plan.place.root, carried, frame.schema)
+            # In this order: a task of the operator before knows its channel by its partition.
+            frame = frame.union(rest)
+        keep = plan.ordered or node in plan.flow.before_keyed
+        tagged = keep or self._spec.cut is not None
+        table = self._tables[step.name]
+        made = _Rows(
+            stage.apply(frame, table, admitted, bool(self._carry), tagged),
+            stage.order + 1 if tagged else 0,
+        )
+        return made if keep else _Rows(made.without_order(), 0)
+
+    def _input(self, node: Keyed) -> _Rows:
+        if len(node.sides) == 1:
+            return self._punctual(node, node.sides[0].node)
+        sides = []
+        order = self._plan.stages[node].order
+        for number, side in enumerate(node.sides):
+            rows = self._punctual(node, side.node)
+            sides.append(_lengthened(rows, order, number))
+        return _Rows(united_sides(node, sides, order), order)
+
+    def _punctual(self, node: Keyed, parent: Node) -> _Rows:
+        """A parent's rows without those that are late."""
+        rows = self._rows(parent)
+        late = parent.late if isinstance(parent, Input) else None
+        if late is None or not node.step.drops_late_rows or self._late_ms <= 0:
+            return rows
+        return _Rows(rows.df.filter(F.expr(late(self._late_ms))), rows.order, rows.admitted)
+
+
+def _lengthened(rows: _Rows, order: int, last: int) -> DataFrame:
+    """Rows with so many order columns, of which the last is given and those between are 0."""
+    names = order_columns(order)
+    more = [f"bigint(0) AS {name}" for name in names[rows.order : -1]]
+    own = [quoted(name) for name in rows.without_order().columns]
+    frame = rows.with_order()
+    return frame.selectExpr(*names[: rows.order], *more, f"bigint({last}) AS {names[-1]}", *own)

@@ -40,6 +40,8 @@ class Program:
     key_positions: tuple[int, ...]
     """Where the key columns are among the rows' own and the hidden ones."""
     output: StructType
+    sides: tuple[StructType, ...] = ()
+    """The rows of each input, where there are two."""
 
     def pack(self) -> PackedProgram:
         data: bytes = cloudpickle.dumps(  # type: ignore[no-untyped-call]
@@ -51,6 +53,7 @@ class Program:
                 self.key.json(),
                 self.key_positions,
                 self.output.json(),
+                [side.json() for side in self.sides],
             )
         )
         return PackedProgram(data, hashlib.blake2b(data, digest_size=16).hexdigest())
@@ -58,6 +61,10 @@ class Program:
     @cached_property
     def rows(self) -> RowFactory:
         return RowFactory(self.input)
+
+    @cached_property
+    def side_rows(self) -> tuple[RowFactory, ...]:
+        return tuple(map(RowFactory, self.sides))
 
     @cached_property
     def key_rows(self) -> RowFactory:
@@ -86,7 +93,9 @@ class PackedProgram:
     def unpack(self) -> Program:
         program = _unpacked.get(self.digest)
         if program is None:
-            name, operator, time_mode, rows, key, positions, output = cloudpickle.loads(self.data)
+            name, operator, time_mode, rows, key, positions, output, sides = cloudpickle.loads(
+                self.data
+            )
             program = Program(
                 name=name,
                 operator=operator,
@@ -95,6 +104,7 @@ class PackedProgram:
                 key=_struct(key),
                 key_positions=positions,
                 output=_struct(output),
+                sides=tuple(map(_struct, sides)),
             )
             _unpacked[self.digest] = program
             if len(_unpacked) > _KEPT:

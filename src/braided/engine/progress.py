@@ -23,15 +23,19 @@ class Steps:
 
     def __init__(self) -> None:
         self.ms: dict[str, float] = {}
+        self._within = 0.0
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
+        """A step inside another counts for itself and not for that one."""
         begun = time.perf_counter()
+        outer, self._within = self._within, 0.0
         try:
             yield
         finally:
             spent = (time.perf_counter() - begun) * 1000
-            self.ms[name] = round(self.ms.get(name, 0.0) + spent, 2)
+            self.ms[name] = round(self.ms.get(name, 0.0) + spent - self._within, 2)
+            self._within = outer + spent
 
 
 class ProgressLog:

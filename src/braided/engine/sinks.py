@@ -113,25 +113,25 @@ class FileSink:
         self, format: str, path: str, partition_by: list[str], options: dict[str, str]
     ) -> None:
         self._format = format
-        self._path = path
+        self.path = path
         self._partition_by = partition_by
         self._options = options
 
     def open(self, spark: SparkSession, files: Files, newest: int) -> None:
         self._out = _FilesOut(spark, files, self._format)
-        self._log = self._out.jvm.sink_log(f"{self._path}/_spark_metadata")
+        self._log = self._out.jvm.sink_log(f"{self.path}/_spark_metadata")
         latest = self._out.jvm.latest_in_sink_log(self._log)
         written = -1 if latest is None else latest
         if written not in (newest, newest - 1):
             raise CheckpointMismatchError(
-                f"the log of the output path {self._path} (_spark_metadata) ends with batch "
+                f"the log of the output path {self.path} (_spark_metadata) ends with batch "
                 f"{written} and the checkpoint with batch {newest}: they are not of one query. "
                 "Batches would be taken for written already, or be missing. Use the checkpoint "
                 "that goes with the path, or another path and a new checkpoint"
             )
 
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
-        return self._out.write(df, self._path, attempt, self._partition_by, self._options)
+        return self._out.write(df, self.path, attempt, self._partition_by, self._options)
 
     def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
         failpoints.reach("publishing")
@@ -140,7 +140,7 @@ class FileSink:
             return
         if not {status["path"] for status in statuses} <= jvm.paths_in_sink_log(self._log, batch):
             raise CheckpointMismatchError(
-                f"another query has written batch {batch} of the output path {self._path}: "
+                f"another query has written batch {batch} of the output path {self.path}: "
                 "its files are in _spark_metadata, not the ones of this query"
             )
 

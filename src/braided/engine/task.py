@@ -165,8 +165,10 @@ class _Run:
         first = spec.order if spec.keep_order else 0
         width = len(program.input.fields)
         self.cut = Cut(chunks, self.batch.cut, first + width)
-        by_batch = hasattr(program.operator, "onBatch")
+        by_batch = hasattr(program.operator, "onBatch") and not program.sides
         apply = self._apply_batches if by_batch else self._apply_rows
+        if program.sides:
+            apply = self._apply_sides
         op: Any = self.runtime.op
         self.call = getattr(op, "onBatch" if by_batch else "onRow", _no_rows)
         # What a generator function returns needs no look.
@@ -233,6 +235,40 @@ class _Run:
                     else:
                         self._extend_tagged(given, tags[index])
                     if len(out) >= OUTPUT_ROWS:
+                        yield self._flush()
+            except Exception as error:
+                raise self._failed(error, key_row, row) from None
+
+    def _apply_sides(
+        self, chunk: pa.RecordBatch, first: int, width: int
+    ) -> Iterator[pa.RecordBatch]:
+        """As `_apply_rows`, for an operator with two inputs (twosided.py has the columns)."""
+        program, op = self.program, self.runtime.op
+        sides = chunk.column(first).to_pylist()
+        begin = first + 1 + len(program.key_positions)
+        rows: list[Any] = []
+        for factory, schema in zip(program.side_rows, program.sides, strict=True):
+            end = begin + len(schema.fields)
+            rows.append(factory.rows(chunk.select(range(begin, end)).rename_columns(schema.names)))
+            begin = end
+        tags = self._order_of(chunk)
+        names = ("onLeft", "onRight")
+        calls = [getattr(op, name, _no_rows) for name in names]
+        for start, stop, slot, key, key_row in self._groups(chunk, first, width):
+            if key != self.key:
+                self._open_key(slot, key, key_row)
+            self.rows[slot] += stop - start
+            row = None
+            try:
+                for index in range(start, stop):
+                    side = sides[index]
+                    row = rows[side][index]
+                    given = self.runtime.rows_of(calls[side](row), names[side])
+                    if tags is None:
+                        self.out.extend(map(program.encoder.detach, given))
+                    else:
+                        self._extend_tagged(given, tags[index])
+                    if len(self.out) >= OUTPUT_ROWS:
                         yield self._flush()
             except Exception as error:
                 raise self._failed(error, key_row, row) from None

@@ -12,10 +12,12 @@ through `pyarrow.fs`, and every task of every batch pays them); everything else 
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -74,19 +76,23 @@ class Files:
 
     def write(self, name: str, data: bytes | pa.Buffer) -> None:
         """Writes a whole file; when this returns, the file and its name are durable."""
+        with self.writer(name) as write:
+            write(data)
+
+    @contextlib.contextmanager
+    def writer(self, name: str) -> Iterator[Callable[[bytes | pa.Buffer], None]]:
+        """A file written piece by piece; on leaving, the file and its name are durable."""
         try:
             if self.local is None:
                 # Makes the parents where the store has directories, does nothing where not.
                 self._store.create_dir(self._in_store(name).rpartition("/")[0], recursive=True)
                 with self._store.open_output_stream(self._in_store(name)) as stream:
-                    stream.write(data)
+                    yield stream.write
                 return
             path = self.local / name
             make_directories(path.parent)
             with open(path, "wb", buffering=0) as file:
-                view = memoryview(data)
-                while view:
-                    view = view[file.write(view) :]
+                yield functools.partial(_write_all, file)
                 os.fsync(file.fileno())
             sync_directory(path.parent)
         except OSError as error:
@@ -103,6 +109,13 @@ class Files:
                 return file.read_buffer()
         with open(self.local / name, "rb", buffering=0) as file:
             return pa.py_buffer(file.read())
+
+    def mapped(self, name: str) -> pa.Buffer:
+        """As `read`, for large files: where they are local, without taking them into memory."""
+        if self.local is None:
+            return self.read(name)
+        with pa.memory_map(str(self.local / name)) as file:
+            return file.read_buffer()
 
     def list(self, directory: str) -> list[str]:
         """The names of the files anywhere below a directory, sorted; none if it is missing."""
@@ -156,3 +169,9 @@ def _open_store(uri: str) -> tuple[fs.FileSystem, str]:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UnsupportedError(f"{uri}: pyarrow has no file system for it ({error})") from error
     return store, base.rstrip("/")
+
+
+def _write_all(file: io.FileIO, data: bytes | pa.Buffer) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]

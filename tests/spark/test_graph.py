@@ -1,0 +1,240 @@
+"""Flows that part and meet: branches, several sinks, unions, two inputs, rows that go back."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import braided
+from braided.errors import DefinitionError, UnsupportedError
+from graph_operators import Component, Match, Total
+from stream_harness import Lab, manifests_of, output_of
+
+SCHEMA = "k string, v long"
+ROWS = [(f"k{i % 7}", i) for i in range(60)]
+
+
+def totals(rows: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """What Total gives out, row by row."""
+    sums: dict[str, int] = defaultdict(int)
+    found = []
+    for k, v in rows:
+        sums[k] += v
+        found.append((k, sums[k]))
+    return found
+
+
+class Capture:
+    """A foreachBatch that keeps rows by batch."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[Any]] = {}
+
+    def __call__(self, df: DataFrame, batch: int) -> None:
+        self.batches[batch] = [tuple(row) for row in df.collect()]
+
+    def rows(self) -> list[Any]:
+        return [row for batch in sorted(self.batches) for row in self.batches[batch]]
+
+
+def test_one_upstream_six_branches_three_sinks_run_each_operator_once(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    feed.add(ROWS[:30])
+    feed.add(ROWS[30:])
+    up = braided.stream(feed.frame(maxFilesPerTrigger=1)).groupBy("k").apply(Total, SCHEMA)
+    up = up.name("up")
+    branches = [
+        up.filter(f"v % 6 = {i}").groupBy("k").apply(Total, SCHEMA).name(f"branch{i}")
+        for i in range(6)
+    ]
+    captured = Capture()
+    writers = [
+        branches[0].union(branches[1]).writeStream.format("parquet").option("path", lab.out / "a"),
+        branches[2].union(branches[3]).writeStream.format("parquet").option("path", lab.out / "b"),
+        branches[4].union(branches[5]).union(up).writeStream.foreachBatch(captured),
+    ]
+    writers[0].option("checkpointLocation", lab.checkpoint).option("braided.channels", 3)
+    query = braided.start(*writers)
+    query.processAllAvailable()
+    query.rescale(2, "branch3")
+    query.rescale(4, "up")
+    feed.add([("k1", 5), ("k2", 6)])
+    query.processAllAvailable()
+    query.stop()
+    rows = [*ROWS, ("k1", 5), ("k2", 6)]
+    upstream = totals(rows)
+    expected = [totals([row for row in upstream if row[1] % 6 == i]) for i in range(6)]
+
+    def of(*wanted: list[tuple[str, int]]) -> Counter[Any]:
+        return Counter(row for part in wanted for row in part)
+
+    shown = [
+        [row for batch in output_of(lab.out / name).values() for row in batch] for name in "ab"
+    ]
+    assert Counter(shown[0]) == of(expected[0], expected[1])
+    assert Counter(shown[1]) == of(expected[2], expected[3])
+    assert Counter(captured.rows()) == of(expected[4], expected[5], upstream)
+    # Once per batch: every operator has seen each of its rows exactly once.
+    batches = [p["braided"] for p in query.recentProgress if "braided" in p]
+    seen: Counter[str] = Counter()
+    for batch in batches:
+        for name, operator in batch["operators"].items():
+            seen[name] += operator["rows"]
+    assert seen["up"] == len(rows)
+    assert [seen[f"branch{i}"] for i in range(6)] == [len(e) for e in expected]
+    assert query.routing()["branch3"].channels == 2 and query.routing()["up"].channels == 4
+
+
+def test_branches_of_the_input_and_of_two_inputs(lab: Lab) -> None:
+    left, right = lab.feed(SCHEMA, "left"), lab.feed("v long, k string", "right")
+    left.add(ROWS)
+    right.add([(v, k) for k, v in ROWS[:10]])
+    one = braided.stream(left.frame())
+    even = one.filter("v % 2 = 0").groupBy("k").apply(Total, SCHEMA).name("even")
+    both = one.select("k", (F.col("v") * 10).alias("v"))
+    tens = both.groupBy("k").apply(Total, SCHEMA).name("tens")
+    other = braided.stream(right.frame()).groupBy("k").apply(Total, SCHEMA).name("other")
+    captured = [Capture(), Capture(), Capture()]
+    writers = [
+        stream.writeStream.foreachBatch(capture)
+        for stream, capture in zip((even, tens, other), captured, strict=True)
+    ]
+    query = braided.start(*writers)
+    query.processAllAvailable()
+    right.add([(1, "k0")])
+    query.processAllAvailable()
+    query.stop()
+    assert Counter(captured[0].rows()) == Counter(totals([r for r in ROWS if r[1] % 2 == 0]))
+    assert Counter(captured[1].rows()) == Counter(totals([(k, v * 10) for k, v in ROWS]))
+    assert Counter(captured[2].rows()) == Counter(totals([*ROWS[:10], ("k0", 1)]))
+
+
+def test_an_operator_of_two_inputs_equals_a_native_join(lab: Lab) -> None:
+    left, right = lab.feed(SCHEMA, "left"), lab.feed("w long, name string", "right")
+    flow = braided.connect(
+        braided.stream(left.frame(maxFilesPerTrigger=1)).groupBy("k"),
+        braided.stream(right.frame(maxFilesPerTrigger=1)).groupBy(F.lower("name")),
+    ).apply(Match, "k string, v long, last string")
+    lefts = [(f"k{i % 3}", i % 11) for i in range(50)]
+    rights = [(i % 11, f"K{i % 4}") for i in range(40)]
+    with lab.running(flow, channels=2) as query:
+        for part in range(2):
+            left.add(lefts[part::2])
+            right.add(rights[part::2])
+            query.processAllAvailable()
+            query.rescale(5 - 2 * part)
+    a = lab.spark.createDataFrame(lefts, SCHEMA)
+    b = lab.spark.createDataFrame(rights, "w long, name string")
+    native = a.join(b, (F.lower(b.name) == a.k) & (a.v == b.w)).select("k", "v").collect()
+    assert Counter((k, v) for k, v, _ in lab.rows()) == Counter(map(tuple, native))
+    # Within a batch the left rows of a key come first.
+    assert {last for _, _, last in lab.output()[0]} == {"right"}
+
+
+def test_two_inputs_are_refused_where_they_do_not_fit(lab: Lab) -> None:
+    rows = braided.stream(lab.feed(SCHEMA).frame())
+    with pytest.raises(DefinitionError, match="types must be the same"):
+        braided.connect(rows.groupBy("k"), rows.groupBy("v"))
+    with pytest.raises(DefinitionError, match="Total has no onLeft"):
+        braided.connect(rows.groupBy("k"), rows.groupBy("k")).apply(Total, SCHEMA)
+    with pytest.raises(DefinitionError, match="two inputs"):
+        rows.groupBy("k").apply(Match, SCHEMA)
+
+
+GRAPH = "node long, neighbour long, label long"
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_feedback_finds_connected_components(lab: Lab, channels: int) -> None:
+    edges = [(1, 2), (2, 3), (7, 8), (5, 5), (8, 9), (9, 10), (10, 11), (4, 3), (20, 21)]
+    feed = lab.feed(GRAPH)
+    feed.add([row for a, b in edges for row in ((a, b, None), (b, a, None))])
+    flow = (
+        braided.stream(feed.frame())
+        .groupBy("node")
+        .apply(Component, f"{GRAPH}, component long")
+        .feedback("component IS NULL")
+        .select("node", "component")
+    )
+    lab.run(flow, channels=channels)
+    found: dict[int, int] = {}
+    for node, component in lab.rows():
+        assert component < found.get(node, 1 << 60)
+        found[node] = component
+    assert found == components(edges)
+    assert any(manifest.carry for manifest in manifests_of(lab.checkpoint).values())
+    assert not manifests_of(lab.checkpoint)[max(manifests_of(lab.checkpoint))].carry
+
+
+def components(edges: list[tuple[int, int]]) -> dict[int, int]:
+    """By union-find: every node and the smallest of its component."""
+    parent: dict[int, int] = {}
+
+    def root(node: int) -> int:
+        while parent.setdefault(node, node) != node:
+            node = parent[node]
+        return node
+
+    for a, b in edges:
+        low, high = sorted((root(a), root(b)))
+        parent[high] = low
+    return {node: root(node) for node in parent}
+
+
+def test_feedback_is_refused_where_the_rows_do_not_fit(lab: Lab) -> None:
+    rows = braided.stream(lab.feed(GRAPH).frame())
+    flow = rows.groupBy("node").apply(Component, "node long, component long")
+    with pytest.raises(DefinitionError, match="'neighbour' bigint"):
+        lab.start(flow.feedback("component IS NULL"), "noop")
+    with pytest.raises(DefinitionError, match="feedback"):
+        rows.feedback("node > 1")
+    with pytest.raises(DefinitionError, match="the flow has 'Component'"):
+        lab.start(flow.feedback("component IS NULL", to="other"), "noop")
+
+
+def test_rows_that_explode_keep_an_order_before_the_next_operator(lab: Lab) -> None:
+    class Sequence(braided.Operator):
+        seen: list[int] = []  # noqa: RUF012
+
+        def onRow(self, row: Any) -> Iterator[Any]:
+            self.seen.append(row.n)
+            yield row.k, row.n
+
+    feed = lab.feed(SCHEMA)
+    feed.add(ROWS, files=2)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Total, SCHEMA).name("first")
+    flow = flow.select(F.lit("all").alias("k"), F.explode(F.sequence("v", F.col("v") + 5)))
+    flow = flow.toDF("k", "n").groupBy("k").apply(Sequence, "k string, n long")
+    lab.run(flow, channels=3)
+    (seen,) = [fields["seen"] for fields in lab.state(flow, "Sequence").values()]
+    runs = [seen[i : i + 6] for i in range(0, len(seen), 6)]
+    assert all(run == list(range(run[0], run[0] + 6)) for run in runs)
+
+
+def test_a_star_inside_an_expression_between_operators_is_refused(lab: Lab) -> None:
+    flow = braided.stream(lab.feed(SCHEMA).frame()).groupBy("k").apply(Total, SCHEMA).name("first")
+    packed = flow.select("k", F.to_json(F.struct("*")).alias("json"))
+    again = packed.groupBy("k").apply(Total, SCHEMA)
+    with pytest.raises(UnsupportedError, match="name the columns"):
+        lab.start(again, "noop")
+    lab.start(packed, "noop").stop()  # at the end of a flow it sees the flow's own columns
+
+
+def test_one_query_has_one_checkpoint_and_one_path_per_sink(lab: Lab) -> None:
+    flow = braided.stream(lab.feed(SCHEMA).frame()).groupBy("k").apply(Total, SCHEMA)
+
+    def writer(path: str, checkpoint: str) -> Any:
+        made = flow.writeStream.format("parquet").option("path", lab.out / path)
+        return made.option("checkpointLocation", str(lab.home / checkpoint))
+
+    with pytest.raises(DefinitionError, match="checkpointLocation different values"):
+        braided.start(writer("a", "one"), writer("b", "two"))
+    with pytest.raises(DefinitionError, match="two writers write to"):
+        braided.start(writer("a", "one"), writer("a", "one"))
+    with pytest.raises(DefinitionError, match="one or more"):
+        braided.start()
