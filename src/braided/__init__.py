@@ -6,12 +6,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from braided.api.managed import managed
     from braided.api.operator import Operator
     from braided.api.query import ElasticQuery
     from braided.api.stream import GroupedStream, Stream, stream
     from braided.errors import BraidedError
 
-__all__ = ["BraidedError", "ElasticQuery", "GroupedStream", "Operator", "Stream", "stream"]
+__all__ = [
+    "BraidedError",
+    "ElasticQuery",
+    "GroupedStream",
+    "Operator",
+    "Stream",
+    "managed",
+    "stream",
+]
 
 __version__ = "0.1.0"
 
@@ -20,6 +29,7 @@ _HOME = {
     "ElasticQuery": "braided.api.query",
     "GroupedStream": "braided.api.stream",
     "Operator": "braided.api.operator",
+    "managed": "braided.api.managed",
     "Stream": "braided.api.stream",
     "stream": "braided.api.stream",
 }
