@@ -1,4 +1,4 @@
-"""Plain functions over dicts as operators: what is accepted behaves as before, the rest is named."""
+"""Plain functions over dicts as operators: what fits behaves as before, the rest is named."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import copy
 import functools
 import inspect
 import itertools
+import os
 import random
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -21,7 +26,7 @@ from pyspark.sql import Row
 import braided
 from braided.api.operator import Operator, state_codec
 from braided.engine.runtime import OperatorRuntime
-from braided.errors import OperatorDefinitionError
+from braided.errors import OperatorDefinitionError, OutputSchemaError, StateValueError
 from managed_functions import FUNCTIONS, Make
 
 INPUT = Row("id", "kind", "value", "tags")
@@ -88,7 +93,7 @@ def test_a_managed_function_does_what_the_plain_one_does(
     make: Make, rows: list[Any], cuts: list[int]
 ) -> None:
     ends = sorted({min(cut, len(rows)) for cut in cuts} | {0, len(rows)})
-    batches = [rows[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    batches = [rows[a:b] for a, b in itertools.pairwise(ends)]
     out, dicts = as_plain(make, rows)
     given_out, state, records = as_operator(operator_of(make), batches)
     assert given_out == out
@@ -145,13 +150,13 @@ def refused_functions() -> Iterator[tuple[Any, str, str]]:
     def iterates(row: Any) -> Iterator[Any]:
         last[row.id] = row.value
         for key in last:  # here
-            yield key
+            yield key, 1
 
     yield iterates, "last", "over all keys"
 
     def comprehends(row: Any) -> Any:
         last[row.id] = row.value
-        return [key for key in last]  # noqa: C416  # here
+        return [key for key in last]  # here
 
     yield comprehends, "last", "over all keys"
 
@@ -465,7 +470,7 @@ def refused_functions() -> Iterator[tuple[Any, str, str]]:
 
     def two_meanings(row: Any) -> Iterator[Any]:
         last[row.id] = 1
-        yield [SHARED for SHARED in row.tags]  # noqa: C416  # here
+        yield [SHARED for SHARED in row.tags]  # here
         yield len(SHARED)
 
     yield two_meanings, "SHARED", "from outside"
@@ -500,3 +505,253 @@ def test_a_function_with_other_memory_is_refused_by_line_and_access(name: str) -
     assert message.startswith(f"{__file__}:{line}: {name}")
     assert access in message
     assert why in message
+
+
+def test_what_is_no_plain_function_with_source_is_refused() -> None:
+    @functools.wraps(peek)
+    def wrapped(row: Any) -> None:
+        TOTALS[row.id] = 1
+
+    made: dict[str, Any] = {}
+    exec("def made(row):\n    pass", made)
+    for function, why in [
+        (lambda row: None, "lambda"),
+        (print, "builtin print, which has no source"),
+        (BOX.put, "the method Box.put"),
+        (Box, "the class Box"),
+        (functools.partial(peek), "a partial"),
+        (wrapped, "wrapped by a decorator"),
+        (made["made"], "source can't be read"),
+    ]:
+        with pytest.raises(OperatorDefinitionError, match=why):
+            braided.managed(function)
+
+
+def test_a_file_that_changed_since_it_was_loaded_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "changed.py"
+    file.write_text("d: dict[str, int] = {}\ndef f(row):\n    d[row.id] = 1\n")
+    names: dict[str, Any] = {"__name__": "changed"}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    assert braided.managed(names["f"]).__name__ == "f"
+    file.write_text("d: dict[str, int] = {}\ndef f(row):\n    d[row.id] = 2; d.clear()\n")
+    os.utime(file, (1, 1))
+    with pytest.raises(OperatorDefinitionError, match="no longer has the code"):
+        braided.managed(names["f"])
+
+
+# --- types ------------------------------------------------------------------------------------
+
+
+def test_types_come_from_annotations_of_module_function_or_parameter_or_are_given() -> None:
+    @dataclass
+    class Local:
+        x: int = 0
+
+    inner: dict[str, Local] = {}
+    unknown = {}  # type: ignore[var-annotated]
+
+    def outer(passed: dict[str, int]) -> Any:
+        def function(row: Any) -> None:
+            inner[row.id] = Local()
+            passed[row.id] = 1
+            BUSY[row.id] = 1
+            unknown[row.id] = b"x"
+
+        return function
+
+    function = outer({})
+    with pytest.raises(
+        OperatorDefinitionError, match=r"unknown, whose type is not known; annotate"
+    ):
+        braided.managed(function)
+    with pytest.raises(OperatorDefinitionError, match=r"say what it holds"):
+        braided.managed(function, state={"unknown": dict})
+    with pytest.raises(OperatorDefinitionError, match=r"which is no dict"):
+        braided.managed(function, state={"unknown": list[int]})
+    with pytest.raises(OperatorDefinitionError, match=r"no state dict 'nobody'"):
+        braided.managed(function, state={"unknown": dict[str, int], "nobody": dict[str, int]})
+    with pytest.raises(OperatorDefinitionError, match=r"Box is not a type Braided can store"):
+        braided.managed(function, state={"unknown": dict[str, Box]})
+    operator = braided.managed(function, state={"unknown": "dict[str, bytes]"})
+    assert {field.name: field.type for field in operator._fields} == {
+        "inner": dict[str, Local],
+        "passed": dict[str, int],
+        "BUSY": dict[str, int],
+        "unknown": dict[str, bytes],
+    }
+
+
+def test_a_value_that_does_not_fit_its_type_is_named() -> None:
+    last: dict[str, int] = {}
+
+    def keep(row: Any) -> None:
+        last[row.id] = row.value
+
+    run = OperatorRuntime(braided.managed(keep), 0)
+    run.open(Row(id="a"), None)
+    run.op.onRow(Row(id="a", value="text"))
+    with pytest.raises(StateValueError, match=r"keep.last\['a'\] holds 'text'"):
+        run.close()
+
+
+def test_names_that_a_state_field_can_not_have_are_changed() -> None:
+    _last: dict[str, int] = {}
+    key: dict[str, int] = {}
+    onRow: dict[str, int] = {}
+
+    def keep(row: Any) -> None:
+        _last[row.id] = key[row.id] = onRow[row.id] = row.value
+
+    operator = braided.managed(keep)
+    assert [field.name for field in operator._fields] == ["last", "key_", "onRow_"]
+    assert [name for name, _ in as_operator(operator, [[Row(id="a", value=1)]])[1].items()]
+
+
+def test_the_default_of_a_defaultdict_must_not_depend_on_anything() -> None:
+    good: defaultdict[str, list[int]] = defaultdict(lambda: [0, int("1")])
+    bad: defaultdict[str, int] = defaultdict(TICKS.__next__)
+
+    def counts(row: Any) -> None:
+        good[row.id].append(1)
+
+    def ticks(row: Any) -> None:
+        bad[row.id] += 1
+
+    assert as_operator(braided.managed(counts), [[Row(id="a")]])[1] == {"good": {"a": [0, 1, 1]}}
+    with pytest.raises(OperatorDefinitionError, match="bad is a defaultdict whose default"):
+        braided.managed(ticks)
+
+
+def test_two_names_of_one_dict_and_two_functions_over_one_dict_are_refused() -> None:
+    one: dict[str, int] = {}
+    other = one
+
+    def both(row: Any) -> None:
+        one[row.id] = 1
+        other[row.id] = 2
+
+    def first(row: Any) -> None:
+        one[row.id] = 1
+
+    def second(row: Any) -> None:
+        one[row.id] = 2
+
+    with pytest.raises(OperatorDefinitionError, match="other and one are one dict"):
+        braided.managed(both)
+    braided.managed(first)
+    braided.managed(first)
+    with pytest.raises(OperatorDefinitionError, match=r"as does .*first, which is managed already"):
+        braided.managed(second)
+
+
+# --- what would differ after a batch ----------------------------------------------------------
+
+
+def test_one_object_in_two_places_of_the_state_fails_the_row() -> None:
+    one: dict[str, list[int]] = {}
+    two: dict[str, list[int]] = {}
+    deep: dict[str, list[list[int]]] = {}
+
+    def share(row: Any) -> None:
+        one[row.id] = two[row.id] = []
+
+    def share_inside(row: Any) -> None:
+        mine: list[int] = []
+        deep[row.id] = [mine, mine]
+
+    for function, where in [(share, "one and two"), (share_inside, "deep")]:
+        run = OperatorRuntime(braided.managed(function), 0)
+        run.open(Row(id="a"), None)
+        with pytest.raises(StateValueError, match=rf"in two places of its state \({where}\)"):
+            run.op.onRow(Row(id="a"))
+
+
+def test_the_dicts_of_the_plain_function_stay_as_they_are() -> None:
+    last: dict[str, int] = {}
+
+    def keep(row: Any) -> Iterator[Any]:
+        yield last.get(row.id)
+        last[row.id] = row.value
+
+    operator = braided.managed(keep)
+    list(keep(Row(id="a", value=1)))
+    out, state, _ = as_operator(operator, [[Row(id="a", value=2)], [Row(id="b", value=3)]])
+    assert out == {"a": [None], "b": [None]}
+    assert state == {"last": {"a": 2, "b": 3}}
+    assert last == {"a": 1}
+
+
+def test_a_function_that_returns_one_row_is_told_to_return_a_list() -> None:
+    last: dict[str, int] = {}
+
+    def keep(row: Any) -> Any:
+        last[row.id] = 1
+        return {"id": row.id}
+
+    run = OperatorRuntime(braided.managed(keep), 0)
+    run.open(Row(id="a"), None)
+    with pytest.raises(OutputSchemaError, match="return a list of rows"):
+        run.rows_of(run.op.onRow(Row(id="a")), "onRow")
+
+
+# --- they travel to workers -------------------------------------------------------------------
+
+WORKER = """
+import pickle, sys
+from pyspark.sql import Row
+from braided.engine.runtime import OperatorRuntime
+
+with open(sys.argv[1], "rb") as file:
+    operator = pickle.load(file)
+run = OperatorRuntime(operator, 0)
+raw = None
+for value in (1, 20):
+    run.open(Row(id="a"), raw)
+    out = list(run.op.onRow(Row(id="a", value=value)))
+    raw = run.close()
+run.open(Row(id="a"), raw)
+print(out, run.op)
+"""
+
+PROGRAM = """
+import sys
+from collections import defaultdict
+from pyspark import cloudpickle
+import braided
+
+FACTOR = 10
+last: dict[str, int] = {}
+
+def far(one, other):
+    return abs(one - other) > FACTOR
+
+def main():
+    seen: defaultdict[str, int] = defaultdict(lambda: 100)
+
+    @braided.managed
+    def alert(row):
+        if row.id in last and far(row.value, last[row.id]):
+            yield row.id, row.value * FACTOR
+        last[row.id] = row.value
+        seen[row.id] += 1
+
+    return alert
+
+with open(sys.argv[1], "wb") as file:
+    cloudpickle.dump(main(), file)
+"""
+
+
+def run_python(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_managed_function_of_main_runs_in_another_process(tmp_path: Path) -> None:
+    program, file = tmp_path / "program.py", tmp_path / "operator.pickle"
+    program.write_text(PROGRAM)
+    run_python(str(program), str(file))
+    program.unlink()  # a worker has no source
+    shown = run_python("-c", WORKER, str(file)).strip()
+    assert shown == "[('a', 200)] alert(last={'a': 20}, seen={'a': 102})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import types
 import typing
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +19,6 @@ from braided.api.operator import HOOKS, Operator
 from braided.api.outside import is_immutable, known_code
 
 __all__ = ["Bound", "bind", "claim", "field_names", "field_type"]
-
-_MAPPINGS = (dict, defaultdict, OrderedDict, Counter)
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,10 @@ def field_type(found: Recognised, name: str, state: Mapping[str, Any]) -> Any:
             f"the annotation {annotation!r} of {name} can't be resolved ({error}); give "
             f"state={{{name!r}: ...}}",
         )
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    origin, args = typing.get_origin(kind) or kind, typing.get_args(kind)
     if origin is Counter and len(args) == 1:
         args = (*args, int)
-    if not (isinstance(origin, type) and issubclass(dict, origin)) and origin not in _MAPPINGS:
+    if not (isinstance(origin, type) and issubclass(origin, Mapping)):
         definition.refuse(None, f"{name} is annotated {annotation!r}, which is no dict")
     if len(args) != 2:
         definition.refuse(
