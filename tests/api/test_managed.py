@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import functools
 import inspect
 import itertools
@@ -12,11 +13,11 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +28,7 @@ import braided
 from braided.api.operator import Operator, state_codec
 from braided.engine.runtime import OperatorRuntime
 from braided.errors import OperatorDefinitionError, OutputSchemaError, StateValueError
-from managed_functions import FUNCTIONS, Make
+from managed_functions import FUNCTIONS, Level, Make
 
 INPUT = Row("id", "kind", "value", "tags")
 
@@ -122,6 +123,29 @@ class Box:
 
 
 BOX = Box()
+
+
+class Mutable(enum.Enum):
+    A = [1]  # noqa: RUF012
+
+
+class Shifty(enum.Enum):
+    A = 1
+
+    def shift(self) -> None:
+        SHARED.append(1)
+
+
+class Defaults(NamedTuple):
+    items: list[int] = []  # noqa: RUF012
+
+
+@dataclass
+class Factory:
+    items: list[int] = field(default_factory=lambda: SHARED)
+
+
+FROZEN = (1, 2)
 
 
 def peek() -> int:
@@ -439,6 +463,36 @@ def refused_functions() -> Iterator[tuple[Any, str, str]]:
 
     yield same_object, "last.get(row.id) is row.value", "use =="
 
+    def same_constant(row: Any) -> Iterator[Any]:
+        yield last.get(row.id) is FROZEN  # here
+        last[row.id] = row.value
+
+    yield same_constant, "last.get(row.id) is FROZEN", "use =="
+
+    def enum_value(row: Any) -> None:
+        last[row.id] = 1
+        Mutable.A.value.append(1)  # here
+
+    yield enum_value, "Mutable.A", "between all keys"
+
+    def enum_method(row: Any) -> None:
+        last[row.id] = 1
+        Shifty.A.shift()  # here
+
+    yield enum_method, "Shifty.A", "SHARED.append(1)"
+
+    def shared_default(row: Any) -> None:
+        last[row.id] = 1
+        Defaults().items.append(1)  # here
+
+    yield shared_default, "Defaults", "shared by all keys"
+
+    def shared_factory(row: Any) -> None:
+        last[row.id] = 1
+        Factory().items.append(1)  # here
+
+    yield shared_factory, "Factory", "shared by all keys"
+
     def imports(row: Any) -> None:
         import math  # here
 
@@ -609,15 +663,20 @@ def test_names_that_a_state_field_can_not_have_are_changed() -> None:
 
 def test_the_default_of_a_defaultdict_must_not_depend_on_anything() -> None:
     good: defaultdict[str, list[int]] = defaultdict(lambda: [0, int("1")])
+    made: defaultdict[str, Level] = defaultdict(Level)
     bad: defaultdict[str, int] = defaultdict(TICKS.__next__)
 
     def counts(row: Any) -> None:
         good[row.id].append(1)
+        made[row.id].take(4)
 
     def ticks(row: Any) -> None:
         bad[row.id] += 1
 
-    assert as_operator(braided.managed(counts), [[Row(id="a")]])[1] == {"good": {"a": [0, 1, 1]}}
+    assert as_operator(braided.managed(counts), [[Row(id="a")]])[1] == {
+        "good": {"a": [0, 1, 1]},
+        "made": {"a": Level(4, [4])},
+    }
     with pytest.raises(OperatorDefinitionError, match="bad is a defaultdict whose default"):
         braided.managed(ticks)
 

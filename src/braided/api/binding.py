@@ -16,7 +16,7 @@ from typing import Any
 
 from braided.api.analysis import Recognised
 from braided.api.operator import HOOKS, Operator
-from braided.api.outside import is_immutable, known_code
+from braided.api.outside import is_constant, known_code
 
 __all__ = ["Bound", "bind", "claim", "field_names", "field_type"]
 
@@ -101,30 +101,15 @@ def _like(found: Recognised, name: str, value: dict[Any, Any]) -> dict[Any, Any]
     if not isinstance(value, defaultdict):
         return type(value)()
     factory = value.default_factory
-    if not (factory is None or known_code(factory) or _constant(factory)):
+    if isinstance(factory, type):
+        found.check_values({factory})
+    elif not (factory is None or known_code(factory) or is_constant(factory)):
         found.definition.refuse(
             None,
             f"{name} is a defaultdict whose default {factory!r} may depend on something else; use "
             "int, float, list and the like, or a lambda of constants",
         )
     return defaultdict(factory)
-
-
-def _constant(factory: Any) -> bool:
-    """A lambda that depends on nothing but itself and Python's own types."""
-    if not isinstance(factory, types.FunctionType) or factory.__closure__:
-        return False
-    code = factory.__code__
-    nested = any(isinstance(const, types.CodeType) for const in code.co_consts)
-    defaults = factory.__defaults__ or ()
-    return (
-        not nested
-        and all(map(is_immutable, defaults))
-        and all(
-            name not in factory.__globals__ and known_code(getattr(builtins, name, None))
-            for name in code.co_names
-        )
-    )
 
 
 _owners: dict[int, tuple[dict[Any, Any], str]] = {}

@@ -23,15 +23,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 __all__ = [
     "READERS",
     "READ_METHODS",
     "class_parts",
+    "is_constant",
     "is_immutable",
     "is_read_only",
     "known_code",
+    "user_classes",
     "why_not_code",
 ]
 
@@ -88,8 +91,10 @@ _SCALARS = (
 def is_immutable(value: Any) -> bool:
     """Whether nothing in the value can ever change."""
     kind = type(value)
-    if kind in _SCALARS or isinstance(value, np.generic | enum.Enum):
+    if kind in _SCALARS or isinstance(value, np.generic):
         return True
+    if isinstance(value, enum.Enum):
+        return all(is_immutable(v) for name, v in vars(value).items() if name[:2] != "__")
     if isinstance(value, tuple) and (kind is tuple or hasattr(kind, "_fields")):
         return all(map(is_immutable, value))
     if kind is frozenset:
@@ -100,6 +105,26 @@ def is_immutable(value: Any) -> bool:
             is_immutable(getattr(value, f.name)) for f in dataclasses.fields(value)
         )
     return False
+
+
+def user_classes(value: Any) -> Iterator[type]:
+    """The classes of Enum members, named tuples and frozen dataclasses in an unchanging value.
+
+    Their methods can be called on it.
+    """
+    kind = type(value)
+    if kind in (dict, OrderedDict, Counter, types.MappingProxyType):
+        for item in (*value.keys(), *value.values()):
+            yield from user_classes(item)
+    elif isinstance(value, tuple | list | set | frozenset):
+        for item in value:
+            yield from user_classes(item)
+    if isinstance(value, enum.Enum) or (isinstance(value, tuple) and kind is not tuple):
+        yield kind
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield kind
+        for field in dataclasses.fields(value):
+            yield from user_classes(getattr(value, field.name))
 
 
 def is_read_only(value: Any) -> bool:
@@ -167,8 +192,39 @@ def class_parts(cls: type, refuse: Callable[[str], Any]) -> Iterator[types.Funct
     for base in cls.__mro__:
         if base is object or known_code(base) or base.__module__.partition(".")[0] == "msgspec":
             continue
+        for name, made in _defaults(base):
+            if not (is_immutable(made) or known_code(made) or is_constant(made)):
+                refuse(f"gives {base.__name__}.{name} a default that could be shared by all keys")
         for name, value in vars(base).items():
             yield from _functions(base, name, value, refuse)
+
+
+def _defaults(cls: type) -> Iterator[tuple[str, Any]]:
+    """What objects of a dataclass, named tuple or Struct start with, or what makes it."""
+    yield from getattr(cls, "_field_defaults", {}).items()
+    if is_dataclass(cls):
+        for field in dataclasses.fields(cls):
+            if field.default_factory is not dataclasses.MISSING:
+                yield field.name, field.default_factory
+    if issubclass(cls, msgspec.Struct):
+        for info in msgspec.structs.fields(cls):
+            if info.default_factory is not msgspec.NODEFAULT:
+                yield info.name, info.default_factory
+
+
+def is_constant(factory: Any) -> bool:
+    """A function without arguments that depends on nothing but itself and Python's own types."""
+    if not isinstance(factory, types.FunctionType) or factory.__closure__:
+        return False
+    code = factory.__code__
+    return (
+        not any(isinstance(const, types.CodeType) for const in code.co_consts)
+        and all(map(is_immutable, factory.__defaults__ or ()))
+        and all(
+            name not in factory.__globals__ and known_code(getattr(builtins, name, None))
+            for name in code.co_names
+        )
+    )
 
 
 def _functions(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
+import enum
 import inspect
 import types
 from dataclasses import dataclass, field
@@ -106,23 +107,22 @@ class Reading(ast.NodeVisitor):
 
     def static(self, node: ast.AST) -> Any:
         """The value of a name from outside, or of an attribute of a module or class from there."""
+        value = NO_VALUE
         if isinstance(node, ast.Name) and node.id not in self.names.count:
             value = self.value(node.id)
             if value is NO_VALUE:
                 self.refuse(node, "is not defined; define it before braided.managed is called")
-            if id(value) in self.shared.states:
-                self.refuse(node, f"touches the state dict {self.shared.states[id(value)]}")
-            return value
-        if isinstance(node, ast.Attribute):
+        elif isinstance(node, ast.Attribute):
             base = self.static(node.value)
             if isinstance(base, types.ModuleType | type):
                 value = getattr(base, node.attr, NO_VALUE)
                 if value is NO_VALUE:
                     self.refuse(node, "does not exist")
-                if id(value) in self.shared.states:
-                    self.refuse(node, f"touches the state dict {self.shared.states[id(value)]}")
-                return value
-        return NO_VALUE
+        if id(value) in self.shared.states:
+            self.refuse(node, f"touches the state dict {self.shared.states[id(value)]}")
+        for cls in outside.user_classes(value):
+            check_class(cls, self.definition, node, self.shared)
+        return value
 
     def _use(self, node: ast.AST, value: Any) -> None:
         """A value from outside is used: kept, passed on or called."""
@@ -204,7 +204,8 @@ class Reading(ast.NodeVisitor):
             if isinstance(side, ast.Constant) and type(side.value) in (type(None), bool):
                 return
             value = self.static(side)
-            if value is not NO_VALUE and not isinstance(value, int | float | str | bytes | tuple):
+            one_of_a_kind = isinstance(value, enum.Enum | type) or type(value) is object
+            if value is not NO_VALUE and one_of_a_kind:
                 return
         self.refuse(node, "asks for the same object, which state is not after a batch; use ==")
 
