@@ -740,6 +740,23 @@ def test_the_dicts_of_the_plain_function_stay_as_they_are() -> None:
     assert last == {"a": 1}
 
 
+def test_instances_keep_their_own_entries_in_turn() -> None:
+    last: dict[str, int] = {}
+    sums: defaultdict[str, int] = defaultdict(int)
+
+    def keep(row: Any) -> Iterator[Any]:
+        sums[row.id] += row.value
+        yield last.get(row.id), sums[row.id]
+        last[row.id] = row.value
+
+    operator: Any = braided.managed(keep)
+    one, other = operator(), operator()
+    assert list(one.onRow(Row(id="a", value=1))) == [(None, 1)]
+    assert list(other.onRow(Row(id="b", value=2))) == [(None, 2)]
+    assert list(one.onRow(Row(id="a", value=3))) == [(1, 4)]
+    assert (one.last, one.sums, other.last, other.sums) == ({"a": 3}, {"a": 4}, {"b": 2}, {"b": 2})
+
+
 def test_a_function_that_returns_one_row_is_told_to_return_a_list() -> None:
     last: dict[str, int] = {}
 

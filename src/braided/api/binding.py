@@ -10,8 +10,9 @@ import builtins
 import types
 import typing
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from braided.api.analysis import Recognised
@@ -23,11 +24,22 @@ __all__ = ["Bound", "bind", "claim", "field_names", "field_type"]
 
 @dataclass(frozen=True)
 class Bound:
-    """A function over dicts of its own. Travels in one piece, so that they stay the same dicts."""
+    """A function whose dicts can be exchanged. Travels to workers as it is."""
 
     function: types.FunctionType
-    dicts: tuple[tuple[str, dict[Any, Any]], ...]
-    """What the function now has for its dicts, by the names of the state fields."""
+    dicts: tuple[tuple[str, str, dict[Any, Any]], ...]
+    """For each dict the state field, the name that the function has for it, an empty one."""
+
+    def places(self) -> Iterator[tuple[str, dict[Any, Any], Callable[[dict[Any, Any]], None]]]:
+        """For each dict the state field, an empty one, and how the function is given another."""
+        free = self.function.__code__.co_freevars
+        for field, name, empty in self.dicts:
+            if name in free:
+                assert self.function.__closure__ is not None
+                cell = self.function.__closure__[free.index(name)]
+                yield field, empty, partial(setattr, cell, "cell_contents")
+            else:
+                yield field, empty, partial(self.function.__globals__.__setitem__, name)
 
 
 def field_type(found: Recognised, name: str, state: Mapping[str, Any]) -> Any:
@@ -77,7 +89,7 @@ def bind(found: Recognised, fields: Mapping[str, str]) -> Bound:
     own = {name: _like(found, name, value) for name, value in found.dicts.items()}
     used = _names(function.__code__)
     space = {name: value for name, value in function.__globals__.items() if name in used}
-    space.update({name: box for name, box in own.items() if name in space})
+    space.update({name: empty for name, empty in own.items() if name in space})
     space.update(__builtins__=builtins, __name__=function.__module__)
     cells = []
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -88,7 +100,7 @@ def bind(found: Recognised, fields: Mapping[str, str]) -> Bound:
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__qualname__ = function.__qualname__
     copy.__module__ = function.__module__
-    return Bound(copy, tuple((fields[name], box) for name, box in own.items()))
+    return Bound(copy, tuple((fields[name], name, empty) for name, empty in own.items()))
 
 
 def _names(code: types.CodeType) -> set[str]:

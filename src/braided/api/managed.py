@@ -107,55 +107,74 @@ class ManagedOperator(Operator, abstract=True):
             _check_column(cls, field)
 
 
-def _load(bound: Bound, op: Operator) -> None:
-    for name, entries in bound.dicts:
-        entries.clear()
-        entries.update(getattr(op, name))
+class _Lending:
+    """Gives the function the dicts of one operator instance for the time of a row."""
+
+    def __init__(self, operator: type[ManagedOperator]) -> None:
+        self.function = operator._bound.function
+        places = list(operator._bound.places())
+        self._fields = [field for field, _, _ in places]
+        self._plain = [(field, put) for field, empty, put in places if type(empty) is dict]
+        self._other = [place for place in places if type(place[1]) is not dict]
+        values = {field.name: typing.get_args(field.type)[1] for field in operator._fields}
+        self._check = sharing_check(values)
+
+    def begin(self, op: Operator) -> list[tuple[str, dict[Any, Any]]]:
+        for field, put in self._plain:
+            put(getattr(op, field))
+        made = []
+        for field, empty, put in self._other:
+            entries = empty.copy()
+            entries.update(getattr(op, field))
+            put(entries)
+            made.append((field, entries))
+        return made
+
+    def end(self, op: Operator, made: list[tuple[str, dict[Any, Any]]]) -> None:
+        for field, entries in made:
+            setattr(op, field, dict(entries))
+        for field in self._fields:
+            if getattr(op, field):
+                break
+        else:
+            op.forget()
+            return
+        if self._check is None:
+            return
+        twice = self._check({field: getattr(op, field).values() for field in self._fields})
+        if twice is not None:
+            raise StateValueError(
+                f"{type(op).__name__} has one and the same object in two places of its state "
+                f"({twice}); it would be two after the batch: store a copy"
+            )
 
 
-def _store(bound: Bound, op: Operator) -> None:
-    some = False
-    for name, entries in bound.dicts:
-        setattr(op, name, dict(entries))
-        some = some or bool(entries)
-    if not some:
-        op.forget()
-        return
-    check = _check_of(type(op))
-    both = check({name: entries.values() for name, entries in bound.dicts}) if check else None
-    if both is not None:
-        raise StateValueError(
-            f"{type(op).__name__} has one and the same object in two places of its state ({both}); "
-            "it would be two after the batch: store a copy"
-        )
+# Not an attribute of the class, which travels to workers; made there, once per process.
+_lendings: dict[type, _Lending] = {}
+
+
+def _lending(cls: type[ManagedOperator]) -> _Lending:
+    found = _lendings.get(cls)
+    if found is None:
+        found = _lendings[cls] = _Lending(cls)
+    return found
 
 
 def _yielding(self: Any, row: Any) -> Iterator[Any]:
-    bound = self._bound
-    _load(bound, self)
-    yield from bound.function(row)
-    _store(bound, self)
+    lending = _lending(type(self))
+    made = lending.begin(self)
+    yield from lending.function(row)
+    lending.end(self, made)
 
 
 def _returning(self: Any, row: Any) -> Any:
-    bound = self._bound
-    _load(bound, self)
-    result = bound.function(row)
+    lending = _lending(type(self))
+    made = lending.begin(self)
+    result = lending.function(row)
     if isinstance(result, Iterable) and not isinstance(result, dict | Row | str | bytes):
-        result = list(result)  # what is lazy has to run while the dicts are this key's
-    _store(bound, self)
+        result = list(result)  # what is lazy has to run while the function has these dicts
+    lending.end(self, made)
     return result
-
-
-# Not attributes of the class, which travels: closures over msgspec's types do not.
-_checks: dict[type, Any] = {}
-
-
-def _check_of(cls: type[Operator]) -> Any:
-    if cls not in _checks:
-        values = {field.name: typing.get_args(field.type)[1] for field in cls._fields}
-        _checks[cls] = sharing_check(values)
-    return _checks[cls]
 
 
 # --- the key's columns ------------------------------------------------------------------------
