@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from braided.api.connect import connect
+    from braided.api.managed import managed
     from braided.api.operator import Operator
     from braided.api.query import ElasticQuery
     from braided.api.stream import GroupedStream, Stream, stream
@@ -20,6 +21,7 @@ __all__ = [
     "Operator",
     "Stream",
     "connect",
+    "managed",
     "start",
     "stream",
 ]
@@ -33,6 +35,7 @@ _HOME = {
     "Operator": "braided.api.operator",
     "Stream": "braided.api.stream",
     "connect": "braided.api.connect",
+    "managed": "braided.api.managed",
     "start": "braided.api.writer",
     "stream": "braided.api.stream",
 }

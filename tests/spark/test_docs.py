@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import re
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from braided.api.query import ElasticQuery
 from braided.options import Options
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/architecture.md", "docs/operators.md")
+PAGES = ("README.md", "docs/architecture.md", "docs/managed.md", "docs/operators.md")
 
 
 def blocks(page: str) -> list[str]:
@@ -58,7 +59,7 @@ def names(
             value.stop()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/operators.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/managed.md", "docs/operators.md"])
 def test_the_examples_of_a_page_run_one_after_the_other(
     page: str, names: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,12 +68,17 @@ def test_the_examples_of_a_page_run_one_after_the_other(
         if isinstance(query, ElasticQuery) and query.isActive:
             query.processAllAvailable()  # the next lines look at what it did
         # Not with this file's __future__ imports, which an example does not have.
-        code = compile(block, f"{page}, example {number + 1}", "exec", dont_inherit=True)
-        exec(code, names)
+        file = f"{page}, example {number + 1}"
+        linecache.cache[file] = (len(block), None, block.splitlines(True), file)
+        exec(compile(block, file, "exec", dont_inherit=True), names)
     if page == "docs/operators.md":
         printed = capfd.readouterr().out
         assert "Caller.line can't be a state field" in printed
         assert "|      a|    4|  3.0|" in printed
+    if page == "docs/managed.md":
+        printed = capfd.readouterr().out
+        assert "docs/managed.md, example 3:3: average: `last.values()` is not at one key" in printed
+        assert "|      a|   1.5|       3|" in printed
 
 
 def test_the_first_program_of_the_readme_is_the_example_file() -> None:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import CalendarIntervalType, MapType, StringType, StructType, VariantType
 from pyspark.sql.utils import is_remote
 
+from braided.api.managed import ManagedOperator
 from braided.api.operator import Operator
 from braided.engine.flow import (
     Fed,
@@ -243,6 +244,14 @@ class Stream:
             raise DefinitionError("groupBy needs at least one column")
         return GroupedStream(self, flat)
 
+    def apply(self, operator: type[Operator], schema: StructType | str) -> Stream:
+        """Runs a function that was made an operator by `braided.managed`, by the key it has."""
+        if not (isinstance(operator, type) and issubclass(operator, ManagedOperator)):
+            raise DefinitionError(
+                "apply() goes after groupBy(...); only what braided.managed gives knows its key"
+            )
+        return self.groupBy(*operator.keyColumns(self.columns)).apply(operator, schema)
+
     def name(self, name: str) -> Stream:
         """Names the operator before this point; its state is found by that name at a restart."""
         if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
@@ -360,6 +369,8 @@ class GroupedStream:
             raise DefinitionError(
                 f"apply takes a class derived from braided.Operator, not {operator!r}"
             )
+        if issubclass(operator, ManagedOperator):
+            operator.checkGrouping(self._keys.columns, self._key)
         if timeMode not in TIME_MODES:
             raise DefinitionError(f"timeMode is {timeMode!r}; it takes {' or '.join(TIME_MODES)}")
         if hasattr(operator, "onLeft") or hasattr(operator, "onRight"):

@@ -44,7 +44,8 @@ def operator_failure(
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if "/braided/engine/" not in frame.filename
+        if not frame.filename.endswith("/braided/api/managed.py")
+        and "/braided/engine/" not in frame.filename
     ]
     lines = "".join(traceback.format_list(frames)).rstrip()
     return OperatorError(
