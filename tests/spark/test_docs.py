@@ -17,7 +17,8 @@ from braided.api.query import ElasticQuery
 from braided.options import Options
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/architecture.md", "docs/managed.md", "docs/operators.md")
+EXAMPLES = ("README.md", "docs/managed.md", "docs/operators.md", "docs/sinks.md")
+PAGES = (*EXAMPLES, "docs/architecture.md")
 
 
 def blocks(page: str) -> list[str]:
@@ -59,7 +60,7 @@ def names(
             value.stop()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/managed.md", "docs/operators.md"])
+@pytest.mark.parametrize("page", EXAMPLES)
 def test_the_examples_of_a_page_run_one_after_the_other(
     page: str, names: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +76,12 @@ def test_the_examples_of_a_page_run_one_after_the_other(
         printed = capfd.readouterr().out
         assert "Caller.line can't be a state field" in printed
         assert "|      a|    4|  3.0|" in printed
+    if page == "docs/sinks.md":
+        printed = capfd.readouterr().out
+        assert "[('a', 3.0, 0)]" in printed  # SQLite
+        assert "|      a|  3.0|    0|" in printed  # Derby
+        assert names["spark"].table("balances").count() == 4
+        names["spark"].sql("DROP TABLE balances")
     if page == "docs/managed.md":
         printed = capfd.readouterr().out
         assert "docs/managed.md, example 3:3: average: `last.values()` is not at one key" in printed
