@@ -99,7 +99,7 @@ def test_a_partition_of_an_epoch_has_the_same_rows_in_the_same_order_after_a_rep
     for name, rows, _ in calls(tmp_path / "calls"):
         repeated += name in known
         assert known.setdefault(name, rows) == rows
-    assert repeated == 3  # the three partitions of epoch 0
+    assert repeated == len([name for name in known if name[1] == 0]) > 1
     assert Counter(row for rows in known.values() for row in rows) == oracle()
 
 

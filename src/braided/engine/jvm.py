@@ -70,6 +70,8 @@ class Jvm:
 
     def _source(self, name: str) -> Any:
         """The class behind a format's name, or None."""
+        # Formats written in Python are looked up in the active session.
+        SparkSession._get_j_spark_session_class(self._jvm).setActiveSession(self.session)
         try:
             return self._class(f"{_SOURCES}.DataSource").lookupDataSource(
                 name, self.session.sessionState().conf()
