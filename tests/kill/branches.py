@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame
 
 import braided
-from braided import failpoints
 from braided.api.writer import StreamWriter
 from kill.operators import TOTALS, Totals
 from kill.oracle import InputRow, TotalsRow, totals
@@ -50,7 +49,6 @@ def _by_batch(directory: Path) -> Callable[[DataFrame, int], None]:
     def write(rows: DataFrame, batch: int) -> None:
         half = directory / f"{batch}.half"
         half.write_text("".join(json.dumps(row.asDict()) + "\n" for row in rows.collect()))
-        failpoints.reach("handing-over")
         os.replace(half, directory / f"{batch}.json")
 
     return write
