@@ -216,10 +216,12 @@ class BatchFrames:
         rows = self._input(node)
         frame, admitted = rows.df, rows.admitted
         carried = [file for file in self._carry if file.operator == step.name]
-        if carried:
+        if carried or not admitted:
+            # A task knows its columns by their position.
             own = map(quoted, step.input.names)
-            frame, admitted = rows.with_order(), []
-            frame = frame.selectExpr(*order_columns(rows.order), *own)
+            frame = rows.with_order().selectExpr(*order_columns(rows.order), *own)
+            admitted = []
+        if carried:
             rest = read_carry(frame.sparkSession, plan.place.root, carried, frame.schema)
             # In this order: a task of the operator before knows its channel by its partition.
             frame = frame.union(rest)
