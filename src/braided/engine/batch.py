@@ -142,6 +142,7 @@ class Engine:
                 key=step.key_schema.simpleString(),
                 state=state_codec(step.operator).describe(),
                 codec="msgpack-1",
+                time_mode=step.time_mode,
             )
             for step in self.flow.steps
         }

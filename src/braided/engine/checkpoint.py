@@ -122,6 +122,13 @@ def fit(
                 f"{slots_given}: the number is fixed at the first start. Leave the option out, or "
                 "use a new checkpointLocation"
             )
+        if kept.time_mode != meta.time_mode:
+            raise CheckpointMismatchError(
+                f"operator {name!r} has timeMode={kept.time_mode!r} in this checkpoint and is now "
+                f"given {meta.time_mode!r}: its timers were set by the one clock and would "
+                "all fire at once, or never, by the other. Change it back, or use a new "
+                "checkpointLocation"
+            )
         for what, old, new in (
             ("key columns", kept.key, meta.key),
             ("state fields", kept.state, meta.state),

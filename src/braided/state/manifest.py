@@ -56,6 +56,7 @@ class OperatorMeta(msgspec.Struct, frozen=True):
     key: str
     state: str
     codec: str
+    time_mode: str = "ProcessingTime"
 
 
 class OperatorPart(msgspec.Struct, frozen=True):
