@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from braided.api.operator import Operator
+    from braided.api.params import Param
     from braided.api.query import ElasticQuery
     from braided.api.stream import GroupedStream, Stream, stream
     from braided.errors import BraidedError
 
-__all__ = ["BraidedError", "ElasticQuery", "GroupedStream", "Operator", "Stream", "stream"]
+__all__ = ["BraidedError", "ElasticQuery", "GroupedStream", "Operator", "Param", "Stream", "stream"]
 
 __version__ = "0.1.0"
 
@@ -20,6 +21,7 @@ _HOME = {
     "ElasticQuery": "braided.api.query",
     "GroupedStream": "braided.api.stream",
     "Operator": "braided.api.operator",
+    "Param": "braided.api.params",
     "Stream": "braided.api.stream",
     "stream": "braided.api.stream",
 }

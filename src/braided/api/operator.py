@@ -15,6 +15,8 @@ misspelled `self.stord = 1` raises instead of being lost at the end of the batch
 The class a user defines has no slots of its own; instances are made from a sealed subclass that
 adds them (`_seal`). cloudpickle rebuilds classes of `__main__` without their slots, and so
 the layout has to be something that any process can make again from the list of fields.
+
+Fields annotated with `Param` are not state but settings of the class: see `params.py`.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
 from braided.api.hints import field_hints
+from braided.api.params import check_param, is_param, param_type
 from braided.api.times import as_datetime, as_ms
 from braided.errors import OperatorDefinitionError
 from braided.state.codec import Field, StateCodec
@@ -34,9 +37,10 @@ from braided.state.codec import Field, StateCodec
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-__all__ = ["HOOKS", "Operator", "OperatorMeta", "state_codec"]
+__all__ = ["HOOKS", "TASK_HOOKS", "Operator", "OperatorMeta", "state_codec"]
 
 HOOKS = ("onRow", "onBatch", "onTimer")
+TASK_HOOKS = ("onOpen", "onClose")
 
 
 class OperatorMeta(type):
@@ -54,12 +58,15 @@ class OperatorMeta(type):
         for taken, instead in _RESERVED.items():
             if taken in space:
                 raise OperatorDefinitionError(f"{name} defines {taken}: {instead}")
+        hints = field_hints(name, space)
+        params = _params_of(name, bases, space, hints)
         fields = _inherited(bases)
-        fields.update(_own_fields(name, space, fields))
+        fields.update(_own_fields(name, space, hints, fields))
         kept = {key: value for key, value in space.items() if key not in fields}
         kept["__slots__"] = ()
         cls = super().__new__(mcs, name, bases, kept)
         cls._fields = tuple(fields.values())
+        cls._params = params
         _check(cls, abstract)
         return cls
 
@@ -67,9 +74,20 @@ class OperatorMeta(type):
         super().__init__(name, bases, space)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        cls.check_params()
         return type.__call__(_seal(cls), *args, **kwargs)
 
+    def check_params(cls) -> None:
+        """Refuses a class that has a parameter without a value."""
+        for name in cls._params:
+            if not hasattr(cls, name):
+                raise OperatorDefinitionError(
+                    f"{cls.__name__}.{name} has no value; give it one with "
+                    f"{cls.__name__}.with_({name}=...), or a default in the class"
+                )
+
     _fields: tuple[Field, ...]
+    _params: dict[str, Any]
 
 
 _RESERVED = {
@@ -96,12 +114,18 @@ class Operator(metaclass=OperatorMeta):
       one key and batch. Yields rows as above, or Arrow tables.
     - `onTimer(self, fired)`: when a timer that the key has set is due.
 
+    Around the keys of a task:
+
+    - `onOpen(self)`: once, before the first key. What it returns is `self.opened` from then on.
+    - `onClose(self)`: once, at the end, also when a hook has raised; only if `onOpen` returned.
+
     A class that is only a base for others is defined with `class Base(Operator, abstract=True)`.
     """
 
-    __slots__ = ("_forgotten", "_timers", "batchTime", "key", "watermark")
+    __slots__ = ("_forgotten", "_timers", "batchTime", "key", "opened", "watermark")
 
     _fields: ClassVar[tuple[Field, ...]] = ()
+    _params: ClassVar[dict[str, Any]] = {}
 
     key: Row
     """The grouping columns of the key at hand."""
@@ -112,6 +136,9 @@ class Operator(metaclass=OperatorMeta):
     watermark: datetime | None
     """The event time before which no more rows are expected; None without a watermark."""
 
+    opened: Any
+    """What `onOpen` returned; None without it."""
+
     _timers: set[int] | None  # None: not one; most keys have none
     _forgotten: bool
 
@@ -119,7 +146,21 @@ class Operator(metaclass=OperatorMeta):
         self._timers = None
         self._forgotten = False
         self.watermark = None
+        self.opened = None
         state_codec(type(self)).load(self, None)
+
+    @classmethod
+    def with_(cls, **params: Any) -> type[Self]:
+        """This operator with parameters set; it continues the same state under the same name."""
+        for name, value in params.items():
+            check_param(cls.__name__, name, cls._params, value)
+        space = {key: getattr(cls, key) for key in ("__module__", "__qualname__", "__doc__")}
+        made: Any = type.__new__(OperatorMeta, cls.__name__, (cls,), {**space, "__slots__": ()})
+        made._fields, made._params = cls._fields, cls._params
+        for name, value in params.items():
+            setattr(made, name, value)
+        _codecs[made] = state_codec(cls)
+        return made  # type: ignore[no-any-return]
 
     def setTimer(self, when: datetime | int) -> None:
         """Have `onTimer` called at this time (a datetime, or ms since 1970), once.
@@ -204,15 +245,45 @@ def _inherited(bases: tuple[type, ...]) -> dict[str, Field]:
     return fields
 
 
-def _own_fields(
-    name: str, space: dict[str, Any], inherited: dict[str, Field]
-) -> Iterator[tuple[str, Field]]:
-    hints = field_hints(name, space)
-    for attribute, hint in hints.items():
-        if attribute in _OWN_NAMES:
+def _params_of(
+    name: str, bases: tuple[type, ...], space: dict[str, Any], hints: dict[str, Any]
+) -> dict[str, Any]:
+    """The parameters of a class by name, with their types; values are attributes of the class."""
+    params: dict[str, Any] = {}
+    for base in bases:
+        params = {**getattr(base, "_params", {}), **params}
+    own = {attribute: param_type(hint) for attribute, hint in hints.items() if is_param(hint)}
+    params.update(own)
+    for attribute in own:
+        _check_name(name, attribute)
+        if any(attribute == field.name for base in bases for field in getattr(base, "_fields", ())):
             raise OperatorDefinitionError(
-                f"{name}.{attribute}: this name is Operator's own; choose another for the field"
+                f"{name}.{attribute} is a parameter here and state in a base class; rename one"
             )
+    for attribute in params.keys() & hints.keys() - own.keys():
+        raise OperatorDefinitionError(
+            f"{name}.{attribute} is a field of the state here and a parameter in a base class; "
+            "rename one"
+        )
+    for attribute in params.keys() & space.keys():
+        check_param(name, attribute, params, space[attribute])
+    return params
+
+
+def _check_name(name: str, attribute: str) -> None:
+    if attribute in _OWN_NAMES:
+        raise OperatorDefinitionError(
+            f"{name}.{attribute}: this name is Operator's own; choose another"
+        )
+
+
+def _own_fields(
+    name: str, space: dict[str, Any], hints: dict[str, Any], inherited: dict[str, Field]
+) -> Iterator[tuple[str, Field]]:
+    for attribute, hint in hints.items():
+        if is_param(hint):
+            continue
+        _check_name(name, attribute)
         if attribute.startswith("_"):
             raise OperatorDefinitionError(
                 f"{name}.{attribute}: a state field can't start with an underscore; rename it, "
@@ -253,8 +324,9 @@ def _check(cls: OperatorMeta, abstract: bool) -> None:
                 "in another; rename one of them"
             )
     hooks = [hook for hook in HOOKS if getattr(cls, hook, None) is not None]
-    for hook in hooks:
-        _check_hook(name, hook, getattr(cls, hook))
+    for hook in (*hooks, *TASK_HOOKS):
+        if getattr(cls, hook, None) is not None:
+            _check_hook(name, hook, getattr(cls, hook))
     if "onRow" in hooks and "onBatch" in hooks:
         raise OperatorDefinitionError(
             f"{name} has both onRow and onBatch; a key's rows go one way: keep one of them"
@@ -269,13 +341,15 @@ def _check(cls: OperatorMeta, abstract: bool) -> None:
 def _check_hook(name: str, hook: str, function: Any) -> None:
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise OperatorDefinitionError(f"{name}.{hook} is async; write a plain function")
+    takes = {"onRow": ", row", "onBatch": ", rows", "onTimer": ", fired"}.get(hook, "")
     try:
-        inspect.signature(function).bind(None, None)
+        inspect.signature(function).bind(*[None] * (2 if takes else 1))
     except (TypeError, ValueError) as error:
-        takes = {"onRow": "row", "onBatch": "rows", "onTimer": "fired"}[hook]
         raise OperatorDefinitionError(
-            f"{name}.{hook} is called as {hook}(self, {takes}): {error}"
+            f"{name}.{hook} is called as {hook}(self{takes}): {error}"
         ) from None
+    if not takes and inspect.isgeneratorfunction(function):
+        raise OperatorDefinitionError(f"{name}.{hook} yields; it is called once and gives no rows")
 
 
-_OWN_NAMES = frozenset(dir(Operator)) | frozenset(HOOKS)
+_OWN_NAMES = frozenset(dir(Operator)) | frozenset(HOOKS) | frozenset(TASK_HOOKS)

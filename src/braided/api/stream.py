@@ -316,6 +316,7 @@ class GroupedStream:
             raise DefinitionError(
                 f"apply takes a class derived from braided.Operator, not {operator!r}"
             )
+        operator.check_params()
         if timeMode not in TIME_MODES:
             raise DefinitionError(f"timeMode is {timeMode!r}; it takes {' or '.join(TIME_MODES)}")
         spark = self._stream._source.sparkSession

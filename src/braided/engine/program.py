@@ -1,6 +1,9 @@
 """An operator as a task needs it: what does not change from batch to batch.
 
 The driver packs it once; every worker process unpacks it once and keeps it by its digest.
+
+Spark ships a broadcast variable with a function when it meets it while it pickles the function.
+Ours are inside bytes that were pickled before, so they travel a second time beside the bytes.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ import json
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
+from pyspark import Broadcast, SparkContext, cloudpickle
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -42,7 +46,7 @@ class Program:
     output: StructType
 
     def pack(self) -> PackedProgram:
-        data: bytes = cloudpickle.dumps(  # type: ignore[no-untyped-call]
+        data, broadcasts = _pickle(
             (
                 self.name,
                 self.operator,
@@ -53,7 +57,8 @@ class Program:
                 self.output.json(),
             )
         )
-        return PackedProgram(data, hashlib.blake2b(data, digest_size=16).hexdigest())
+        digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+        return PackedProgram(data, digest, broadcasts)
 
     @cached_property
     def rows(self) -> RowFactory:
@@ -78,10 +83,11 @@ class Program:
 
 @dataclass(frozen=True)
 class PackedProgram:
-    """What travels: bytes and their digest."""
+    """What travels: bytes, their digest, and the broadcast variables that they refer to."""
 
     data: bytes
     digest: str
+    broadcasts: tuple[Broadcast[Any], ...] = ()
 
     def unpack(self) -> Program:
         program = _unpacked.get(self.digest)
@@ -100,6 +106,23 @@ class PackedProgram:
             if len(_unpacked) > _KEPT:
                 _unpacked.popitem(last=False)
         return program
+
+
+def _pickle(value: Any) -> tuple[bytes, tuple[Broadcast[Any], ...]]:
+    """The bytes of a value and the broadcast variables that were met on the way."""
+    context = SparkContext._active_spark_context
+    if context is None:
+        return cloudpickle.dumps(value), ()  # type: ignore[no-untyped-call]
+    met: Any = context._pickled_broadcast_vars
+    before = tuple(met)
+    met.clear()
+    try:
+        data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+        return data, tuple(met)
+    finally:
+        met.clear()
+        for broadcast in before:
+            met.add(broadcast)
 
 
 def _struct(text: str) -> StructType:

@@ -42,8 +42,23 @@ class OperatorRuntime:
         self._load = self.codec.load
         self._dump = self.codec.dump
         self._fresh = self.codec.fresh
+        self._started = False
         self._raw: bytes | None = None
         self._before: tuple[int, ...] = _NOTHING
+
+    def start(self) -> None:
+        """Have `onOpen` called, if there is one and it was not; before the first key."""
+        if not self._started:
+            if hasattr(self.op, "onOpen"):
+                self.op.opened = self.op.onOpen()
+            self._started = True
+
+    def stop(self) -> None:
+        """Have `onClose` called for what `start` opened."""
+        if self._started:
+            self._started = False
+            if hasattr(self.op, "onClose"):
+                self.op.onClose()
 
     def open(self, key: Row, raw: bytes | None) -> None:
         """Lend the instance to a key with this record (None: a new key)."""
@@ -112,5 +127,11 @@ class OperatorRuntime:
             return (
                 f"state is kept in annotated fields: declare `{field}: <type> = <default>` "
                 f"in class {name}"
+            )
+        found = re.search(rf"'{re.escape(name)}' object attribute '(\w+)' is read-only", str(error))
+        if isinstance(error, AttributeError) and found:
+            return (
+                f"{found[1]} belongs to the class and is the same for every key: what changes is "
+                "kept in a field, annotated with its type alone"
             )
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ _ARROW = (pa.Table, pa.RecordBatch)
 
 
 BATCH_PROPERTY = "braided.batch"
+
+log = logging.getLogger("braided")
 
 
 class BatchSpec(msgspec.Struct, frozen=True):
@@ -101,10 +104,14 @@ class ChannelTask:
         batch = BatchSpec.decode(context.getLocalProperty(BATCH_PROPERTY) or "")
         try:
             run = _Run(self._spec, batch, context.partitionId())
-            for chunk in run.process(chunks):
-                begun_ns = perf_counter_ns()
-                yield chunk
-                run.waited_ns += perf_counter_ns() - begun_ns
+            try:
+                for chunk in run.process(chunks):
+                    begun_ns = perf_counter_ns()
+                    yield chunk
+                    run.waited_ns += perf_counter_ns() - begun_ns
+            except BaseException:
+                run.abandon()
+                raise
             report = run.finish()
         except BraidedError as error:
             raise RuntimeError(to_text(error)) from None
@@ -324,6 +331,10 @@ class _Run:
 
     def _enter_slot(self, slot: int) -> None:
         self._leave_slot()
+        try:
+            self.runtime.start()
+        except Exception as error:
+            raise self._failed(error, None, "onOpen, before the first key") from None
         self.slot = self.state.slot(slot)
         self.slot_number = slot
         self.rows.setdefault(slot, 0)
@@ -440,9 +451,21 @@ class _Run:
 
     # -- the end ---------------------------------------------------------------------------
 
+    def abandon(self) -> None:
+        """The task has failed, or nobody wants its output: lets go of what the operator opened."""
+        try:
+            self.runtime.stop()
+        except Exception:
+            # The error that ended the task is the one to show.
+            log.warning("onClose of %s raised as well", self.program.name, exc_info=True)
+
     def finish(self) -> ChannelReport:
         assert self.cut is not None
         program = self.program
+        try:
+            self.runtime.stop()
+        except Exception as error:
+            raise self._failed(error, None, "onClose, after the last key") from None
         changes = self.state.finish(f"state/{program.name}/{self.attempt}")
         carry = self.cut.keep(self.files, program.name, f"carry/{self.attempt}.arrow")
         slots = tuple(
