@@ -6,13 +6,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from braided.api.operator import Operator
+    from braided.api.operator import Operator, renamed
     from braided.api.params import Param
     from braided.api.query import ElasticQuery
     from braided.api.stream import GroupedStream, Stream, stream
     from braided.errors import BraidedError
 
-__all__ = ["BraidedError", "ElasticQuery", "GroupedStream", "Operator", "Param", "Stream", "stream"]
+__all__ = [
+    "BraidedError",
+    "ElasticQuery",
+    "GroupedStream",
+    "Operator",
+    "Param",
+    "Stream",
+    "renamed",
+    "stream",
+]
 
 __version__ = "0.1.0"
 
@@ -23,6 +32,7 @@ _HOME = {
     "Operator": "braided.api.operator",
     "Param": "braided.api.params",
     "Stream": "braided.api.stream",
+    "renamed": "braided.api.operator",
     "stream": "braided.api.stream",
 }
 

@@ -7,9 +7,13 @@ import pytest
 
 from braided.engine.checkpoint import fit
 from braided.errors import CheckpointMismatchError
+from braided.state.codec import Field, StateCodec
 from braided.state.manifest import OperatorMeta, OperatorView, View
 
-META = OperatorMeta(ordinal=0, slots=8, key="struct<k:string>", state="", codec="msgpack-1")
+CODEC = StateCodec("Totals", [Field("total", int, 0)])
+META = OperatorMeta(
+    ordinal=0, slots=8, key="struct<k:string>", state=CODEC.describe(), codec="msgpack-1"
+)
 
 
 def view_of(meta: OperatorMeta) -> View:
@@ -22,5 +26,5 @@ def test_another_time_mode_is_refused_by_operator(before: str) -> None:
     kept = msgspec.structs.replace(META, time_mode=before)
     given = msgspec.structs.replace(META, time_mode=after)
     with pytest.raises(CheckpointMismatchError, match=rf"'Totals' has timeMode='{before}'.*timers"):
-        fit(view_of(kept), {"Totals": given}, None)
-    assert fit(view_of(kept), {"Totals": kept}, None) == {"Totals": kept}
+        fit(view_of(kept), {"Totals": given}, {"Totals": CODEC}, None)
+    assert fit(view_of(kept), {"Totals": kept}, {"Totals": CODEC}, None) == {"Totals": kept}

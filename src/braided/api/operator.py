@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import msgspec
 
@@ -37,7 +38,7 @@ from braided.state.codec import Field, StateCodec
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-__all__ = ["HOOKS", "TASK_HOOKS", "Operator", "OperatorMeta", "state_codec"]
+__all__ = ["HOOKS", "TASK_HOOKS", "Operator", "OperatorMeta", "renamed", "state_codec"]
 
 HOOKS = ("onRow", "onBatch", "onTimer")
 TASK_HOOKS = ("onOpen", "onClose")
@@ -103,6 +104,27 @@ _RESERVED = {
 }
 
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Renamed:
+    earlier: tuple[str, ...]
+    default: Any
+
+
+def renamed(*earlier: str, default: T) -> T:
+    """The default of a field that had another name, or other names, in checkpoints before.
+
+    level: float = braided.renamed("stored", default=0.0)
+    """
+    if not earlier or not all(isinstance(name, str) and name.isidentifier() for name in earlier):
+        raise OperatorDefinitionError(
+            f"renamed{earlier!r}: it takes the names that the field had, and default=..."
+        )
+    return cast("T", _Renamed(earlier, default))
+
+
 class Operator(metaclass=OperatorMeta):
     """The state and behaviour of one key. Subclass it, annotate fields, write `onRow`.
 
@@ -118,6 +140,8 @@ class Operator(metaclass=OperatorMeta):
 
     - `onOpen(self)`: once, before the first key. What it returns is `self.opened` from then on.
     - `onClose(self)`: once, at the end, also when a hook has raised; only if `onOpen` returned.
+
+    `upgrade(cls, old)`, a classmethod, makes the state of this class from that of an earlier one.
 
     A class that is only a base for others is defined with `class Base(Operator, abstract=True)`.
     """
@@ -214,7 +238,8 @@ def state_codec(cls: type[Operator]) -> StateCodec:
     """The codec of the class's fields, made once per process."""
     codec = _codecs.get(cls)
     if codec is None:
-        codec = _codecs[cls] = StateCodec(cls.__name__, cls._fields)
+        upgrade = getattr(cls, "upgrade", None)
+        codec = _codecs[cls] = StateCodec(cls.__name__, cls._fields, upgrade)
     return codec
 
 
@@ -294,10 +319,16 @@ def _own_fields(
                 f"{name}.{attribute} has no default; write `{attribute}: ... = value`, the value "
                 "that the field has for a new key"
             )
-        yield attribute, Field(attribute, hint, space[attribute])
+        yield attribute, _field(attribute, hint, space[attribute])
     for attribute, field in inherited.items():
         if attribute in space and attribute not in hints:  # a new default, without the type
-            yield attribute, Field(attribute, field.type, space[attribute])
+            yield attribute, _field(attribute, field.type, space[attribute], field.earlier)
+
+
+def _field(name: str, hint: Any, default: Any, earlier: tuple[str, ...] = ()) -> Field:
+    if isinstance(default, _Renamed):
+        return Field(name, hint, default.default, default.earlier)
+    return Field(name, hint, default, earlier)
 
 
 def _check(cls: OperatorMeta, abstract: bool) -> None:
@@ -324,6 +355,16 @@ def _check(cls: OperatorMeta, abstract: bool) -> None:
                 "in another; rename one of them"
             )
     hooks = [hook for hook in HOOKS if getattr(cls, hook, None) is not None]
+    names = {field.name for field in cls._fields}
+    for field in cls._fields:
+        for earlier in names.intersection(field.earlier):
+            raise OperatorDefinitionError(
+                f"{name}.{field.name} says it was {earlier!r}, which is a field of its own here"
+            )
+    if hasattr(cls, "upgrade") and not inspect.ismethod(cls.upgrade):
+        raise OperatorDefinitionError(
+            f"{name}.upgrade must be a classmethod: @classmethod def upgrade(cls, old)"
+        )
     for hook in (*hooks, *TASK_HOOKS):
         if getattr(cls, hook, None) is not None:
             _check_hook(name, hook, getattr(cls, hook))
@@ -352,4 +393,4 @@ def _check_hook(name: str, hook: str, function: Any) -> None:
         raise OperatorDefinitionError(f"{name}.{hook} yields; it is called once and gives no rows")
 
 
-_OWN_NAMES = frozenset(dir(Operator)) | frozenset(HOOKS) | frozenset(TASK_HOOKS)
+_OWN_NAMES = frozenset(dir(Operator)) | frozenset(HOOKS) | frozenset(TASK_HOOKS) | {"upgrade"}

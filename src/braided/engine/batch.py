@@ -135,19 +135,20 @@ class Engine:
 
     def _fit(self) -> dict[str, OperatorMeta]:
         """The operators as the checkpoint knows them, or will from now on."""
+        codecs = {step.name: state_codec(step.operator) for step in self.flow.steps}
         metas = {
             step.name: OperatorMeta(
                 ordinal=0,
                 slots=self.options.slots,
                 key=step.key_schema.simpleString(),
-                state=state_codec(step.operator).describe(),
+                state=codecs[step.name].describe(),
                 codec="msgpack-1",
                 time_mode=step.time_mode,
             )
             for step in self.flow.steps
         }
         asked = self.options.slots if "slots" in self.options.given else None
-        return checkpoint.fit(self.view, metas, asked)
+        return checkpoint.fit(self.view, metas, codecs, asked)
 
     def _place(self) -> Place:
         base = self.options.cache_dir or self._spark.conf.get("spark.local.dir", None)

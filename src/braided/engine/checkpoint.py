@@ -10,9 +10,11 @@ from pathlib import Path
 import msgspec
 
 from braided.errors import CheckpointCorruptError, CheckpointMismatchError
+from braided.state.codec import StateCodec
 from braided.state.files import UNREADABLE, Files
 from braided.state.manifest import OperatorMeta, View
 from braided.state.manifests import Manifests
+from braided.state.oldrecords import evolve
 
 __all__ = ["BatchTimes", "SparkLog", "Started", "fit", "open_view"]
 
@@ -95,9 +97,12 @@ def open_view(manifests: Manifests, log: SparkLog, location: str) -> Started:
 
 
 def fit(
-    view: View, metas: Mapping[str, OperatorMeta], slots_given: int | None
+    view: View,
+    metas: Mapping[str, OperatorMeta],
+    codecs: Mapping[str, StateCodec],
+    slots_given: int | None,
 ) -> dict[str, OperatorMeta]:
-    """The operators as the checkpoint knows them; refuses a flow that does not continue it."""
+    """The operators as the checkpoint is to know them; refuses a flow that does not continue it."""
     gone = [name for name in view.operators if name not in metas]
     if gone:
         raise CheckpointMismatchError(
@@ -131,7 +136,6 @@ def fit(
             )
         for what, old, new in (
             ("key columns", kept.key, meta.key),
-            ("state fields", kept.state, meta.state),
             ("state encoding", kept.codec, meta.codec),
         ):
             if old != new:
@@ -141,7 +145,8 @@ def fit(
                     "another name, or "
                     "use a new checkpointLocation"
                 )
-        fitted[name] = kept
+        *earlier, state = evolve(codecs[name], name, kept.history)
+        fitted[name] = msgspec.structs.replace(kept, state=state, earlier=tuple(earlier))
     return fitted
 
 

@@ -72,7 +72,7 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
     known = {} if before is None else before.due
     return OperatorPart(
         channels=table.channels,
-        meta=outcome.metas[name] if before is None else None,
+        meta=outcome.metas[name] if before is None or before.meta != outcome.metas[name] else None,
         table=encode_table(table.slots) if changed else None,
         epoch=table.epoch,
         runs=(*snaps, *logs),

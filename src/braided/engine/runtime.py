@@ -32,9 +32,14 @@ class OperatorRuntime:
     """Timers (ms) that the key closed last had before and has no longer."""
 
     def __init__(
-        self, operator: type[Operator], batch_time_ms: int, watermark_ms: int | None = None
+        self,
+        operator: type[Operator],
+        batch_time_ms: int,
+        watermark_ms: int | None = None,
+        history: tuple[str, ...] = (),
     ) -> None:
-        self.codec = state_codec(operator)
+        """`history`: the versions that the state's fields had in the checkpoint."""
+        self.codec = state_codec(operator).at(history)
         self.op: Any = operator()  # hooks are the user's, so no type knows them
         self.op.batchTime = as_datetime(batch_time_ms)
         self.op.watermark = None if watermark_ms is None else as_datetime(watermark_ms)
@@ -71,9 +76,9 @@ class OperatorRuntime:
     def close(self) -> bytes | None:
         """The key's record as it is now; None if the key has none.
 
-        The very object given to `open` when nothing changed. A key without a record gets
-        none as long as it is as new: fields at their defaults and no timers. The same holds after
-        `forget()`.
+        The very object given to `open` when nothing changed, also one of an earlier version. A key
+        without a record gets none as long as it is as new: fields at their defaults and no timers.
+        The same holds after `forget()`.
         """
         op = self.op
         timers = op._timers
@@ -90,6 +95,8 @@ class OperatorRuntime:
             op._forgotten = False
             raw = None
         if record == raw:
+            return raw
+        if raw is not None and raw[0] != record[0] and self.codec.is_unchanged(raw, record):
             return raw
         return None if raw is None and record == self._fresh else record
 

@@ -128,6 +128,7 @@ class _Run:
             self.program.operator,
             batch.batch_time_ms,
             batch.watermark_ms if batch.watermark_ms > 0 else None,
+            spec.meta.history,
         )
         self.files = Files(spec.root)
         view = Manifests(self.files).view_at(batch.batch - 1, spec.flow)

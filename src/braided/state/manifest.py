@@ -57,6 +57,13 @@ class OperatorMeta(msgspec.Struct, frozen=True):
     state: str
     codec: str
     time_mode: str = "ProcessingTime"
+    earlier: tuple[str, ...] = ()
+    """What `state` was in the versions before, the first of them first."""
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The state's fields in all versions; a record's first byte counts them from 1."""
+        return (*self.earlier, self.state)
 
 
 class OperatorPart(msgspec.Struct, frozen=True):
