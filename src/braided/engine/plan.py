@@ -25,7 +25,6 @@ from braided.engine.flow import Flow, OperatorStep
 from braided.engine.program import PackedProgram, Program
 from braided.engine.route import PLACE, Route, admission, order_columns, quoted
 from braided.engine.task import BATCH_PROPERTY, BatchSpec, ChannelTask, TaskSpec
-from braided.errors import OperatorDefinitionError
 from braided.state.manifest import CarryFile, OperatorMeta
 from braided.state.slots import Limits
 
@@ -107,14 +106,7 @@ class _Stage:
             key_positions=tuple(step.keys.positions(step.input.names)),
             output=step.output,
         )
-        try:
-            return program.pack()
-        except Exception as error:
-            raise OperatorDefinitionError(
-                f"operator {step.name!r} can't be sent to the workers: {error}. It refers "
-                "to something "
-                "that belongs to this process alone; open such things inside the operator"
-            ) from error
+        return program.pack()
 
 
 class FlowPlan:

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from braided.api.operator import Operator
 from braided.engine.output import OutputEncoder
 from braided.engine.rows import RowFactory
+from braided.errors import OperatorDefinitionError
 from braided.state.keys import KeyCodec
 
 __all__ = ["PackedProgram", "Program"]
@@ -46,17 +47,23 @@ class Program:
     output: StructType
 
     def pack(self) -> PackedProgram:
-        data, broadcasts = _pickle(
-            (
-                self.name,
-                self.operator,
-                self.time_mode,
-                self.input.json(),
-                self.key.json(),
-                self.key_positions,
-                self.output.json(),
-            )
+        """What travels; refused if the operator refers to something that can't."""
+        parts = (
+            self.name,
+            self.operator,
+            self.time_mode,
+            self.input.json(),
+            self.key.json(),
+            self.key_positions,
+            self.output.json(),
         )
+        try:
+            data, broadcasts = _pickle(parts)
+        except Exception as error:
+            raise OperatorDefinitionError(
+                f"operator {self.name!r} can't be sent to the workers: {error}. It refers to "
+                "something that belongs to this process alone; open such things in onOpen"
+            ) from error
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
         return PackedProgram(data, digest, broadcasts)
 

@@ -47,6 +47,7 @@ class OperatorRuntime:
         self._load = self.codec.load
         self._dump = self.codec.dump
         self._fresh = self.codec.fresh
+        self._evolved = self.codec.version > 1
         self._started = False
         self._raw: bytes | None = None
         self._before: tuple[int, ...] = _NOTHING
@@ -96,7 +97,13 @@ class OperatorRuntime:
             raw = None
         if record == raw:
             return raw
-        if raw is not None and raw[0] != record[0] and self.codec.is_unchanged(raw, record):
+        # Of all this only the first word costs anything before fields have changed.
+        if (
+            self._evolved
+            and raw is not None
+            and raw[0] != record[0]
+            and self.codec.is_unchanged(raw, record)
+        ):
             return raw
         return None if raw is None and record == self._fresh else record
 

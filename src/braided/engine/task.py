@@ -38,7 +38,7 @@ from braided.state.manifest import OperatorMeta, OperatorView
 from braided.state.manifests import Manifests
 from braided.state.slots import ChannelState, Limits, SlotState
 
-__all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelTask", "TaskSpec", "import_task"]
+__all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelRun", "ChannelTask", "TaskSpec", "import_task"]
 
 OUTPUT_ROWS = 8192
 """Rows per Arrow chunk that a task gives away."""
@@ -83,7 +83,7 @@ class TaskSpec:
     flow: str
     root: str
     cache: str
-    """Where each host keeps its caches."""
+    """Where each host keeps its caches; empty for none."""
     limits: Limits
     order: int
     """How many order columns the input has."""
@@ -103,7 +103,7 @@ class ChannelTask:
         assert context is not None
         batch = BatchSpec.decode(context.getLocalProperty(BATCH_PROPERTY) or "")
         try:
-            run = _Run(self._spec, batch, context.partitionId())
+            run = ChannelRun(self._spec, self._spec.program.unpack(), batch, context.partitionId())
             try:
                 for chunk in run.process(chunks):
                     begun_ns = perf_counter_ns()
@@ -118,12 +118,14 @@ class ChannelTask:
         self._reports.add([ReportBox.encode(batch.token, report)])
 
 
-class _Run:
-    def __init__(self, spec: TaskSpec, batch: BatchSpec, channel: int) -> None:
+class ChannelRun:
+    """The task itself, which knows nothing of Spark: Arrow in, Arrow out, a report at the end."""
+
+    def __init__(self, spec: TaskSpec, program: Program, batch: BatchSpec, channel: int) -> None:
         self.spec = spec
         self.batch = batch
         self.channel = channel
-        self.program: Program = spec.program.unpack()
+        self.program = program
         self.runtime = OperatorRuntime(
             self.program.operator,
             batch.batch_time_ms,
@@ -134,7 +136,7 @@ class _Run:
         view = Manifests(self.files).view_at(batch.batch - 1, spec.flow)
         self.state = ChannelState(
             self.files,
-            Cache(host_directory(Path(spec.cache), spec.flow)),
+            Cache(host_directory(Path(spec.cache), spec.flow)) if spec.cache else None,
             self.program.name,
             view.operators.get(self.program.name) or OperatorView.empty(spec.meta),
             spec.limits,
