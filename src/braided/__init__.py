@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from braided.api.deadletters import deadLetters
     from braided.api.operator import Operator, renamed
     from braided.api.params import Param
     from braided.api.query import ElasticQuery
@@ -19,6 +20,7 @@ __all__ = [
     "Operator",
     "Param",
     "Stream",
+    "deadLetters",
     "renamed",
     "stream",
 ]
@@ -32,6 +34,7 @@ _HOME = {
     "Operator": "braided.api.operator",
     "Param": "braided.api.params",
     "Stream": "braided.api.stream",
+    "deadLetters": "braided.api.deadletters",
     "renamed": "braided.api.operator",
     "stream": "braided.api.stream",
 }

@@ -113,6 +113,7 @@ class Engine:
             self.options.order_preserving,
             self._place(),
             self._box.accumulator,
+            self.options.on_error == "divert",
         )
         self._metas = metas
         self.tables: dict[str, RoutingTable] = {}

@@ -58,6 +58,7 @@ def manifest_of(outcome: Outcome, view: View, flow: str, writer: str, full: bool
         operators=operators,
         outputs=outcome.outputs,
         carry=tuple(carry),
+        dead=tuple(r.dead for rs in outcome.reports.values() for r in rs if r.dead is not None),
     )
     return to_full(view, delta) if full or view.batch < 0 else delta
 

@@ -51,6 +51,7 @@ class _Stage:
         order: int,
         place: Place,
         reports: Accumulator[list[bytes]],
+        divert: bool,
     ) -> None:
         self.step = step
         self.meta = meta
@@ -59,6 +60,7 @@ class _Stage:
         self.route = Route(step.keys, meta.slots, order)
         self._place = place
         self._reports = reports
+        self._divert = divert
         self._program = self._pack()
 
     @cached_property
@@ -84,6 +86,7 @@ class _Stage:
             limits=place.limits,
             order=self.order,
             keep_order=keep_order,
+            divert=self._divert,
         )
         order = order_columns(self.order) if keep_order else []
         inputs = [*order, *map(quoted, names), *step.keys.hidden_names(), PLACE]
@@ -120,13 +123,14 @@ class FlowPlan:
         ordered: bool,
         place: Place,
         reports: Accumulator[list[bytes]],
+        divert: bool = False,
     ) -> None:
         self._sequence = sequence
         self._ordered = ordered
         self._place = place
         first = 1 + len(sequence)
         self._stages = [
-            _Stage(step, metas[step.name], first + number, place, reports)
+            _Stage(step, metas[step.name], first + number, place, reports, divert)
             for number, step in enumerate(flow.steps)
         ]
 

@@ -107,6 +107,23 @@ class OperatorRuntime:
             return raw
         return None if raw is None and record == self._fresh else record
 
+    def save(self) -> tuple[bytes | None, bool]:
+        """The open key as it is now, for `restore`; raises StateValueError as `close` does."""
+        op = self.op
+        timers = op._timers
+        return self._dump(op, tuple(sorted(timers)) if timers else _NOTHING), op._forgotten
+
+    def saved_at_open(self) -> tuple[bytes | None, bool]:
+        """What `save` would have said of the key when it was opened."""
+        return self._raw, False
+
+    def restore(self, saved: tuple[bytes | None, bool]) -> None:
+        """Makes the open key what it was, fields and timers."""
+        op = self.op
+        raw, op._forgotten = saved
+        timers = self._load(op, raw)
+        op._timers = set(timers) if timers else None
+
     def fire(self, ms: int) -> Any:
         """Call `onTimer` for a timer of the open key, which is then no longer pending.
 

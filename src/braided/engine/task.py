@@ -38,7 +38,15 @@ from braided.state.manifest import OperatorMeta, OperatorView
 from braided.state.manifests import Manifests
 from braided.state.slots import ChannelState, Limits, SlotState
 
-__all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelRun", "ChannelTask", "TaskSpec", "import_task"]
+__all__ = [
+    "BATCH_PROPERTY",
+    "BatchSpec",
+    "ChannelRun",
+    "ChannelTask",
+    "TaskSpec",
+    "import_task",
+    "run_of",
+]
 
 OUTPUT_ROWS = 8192
 """Rows per Arrow chunk that a task gives away."""
@@ -89,6 +97,8 @@ class TaskSpec:
     """How many order columns the input has."""
     keep_order: bool
     """Whether they came along, and the output needs them."""
+    divert: bool = False
+    """Whether a row whose operator raises goes to the dead letters."""
 
 
 class ChannelTask:
@@ -103,7 +113,9 @@ class ChannelTask:
         assert context is not None
         batch = BatchSpec.decode(context.getLocalProperty(BATCH_PROPERTY) or "")
         try:
-            run = ChannelRun(self._spec, self._spec.program.unpack(), batch, context.partitionId())
+            run = run_of(self._spec)(
+                self._spec, self._spec.program.unpack(), batch, context.partitionId()
+            )
             try:
                 for chunk in run.process(chunks):
                     begun_ns = perf_counter_ns()
@@ -269,8 +281,20 @@ class ChannelRun:
 
     def _call_batch(self, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """Hands the open key's pending rows, at most `limit` of them, to `onBatch`."""
-        if self.key is None or not self.pending_rows:
+        table = self._take_pending(limit)
+        if table is None:
             return
+        try:
+            given = self.call(table)
+            if self.checked is not None:
+                given = self.checked(given, "onBatch")
+            yield from self._give(given)
+        except Exception as error:
+            raise self._failed(error, self.runtime.op.key, table) from None
+
+    def _take_pending(self, limit: int | None) -> pa.Table | None:
+        if self.key is None or not self.pending_rows:
+            return None
         whole = self.pending[0] if len(self.pending) == 1 else pa.concat_tables(self.pending)
         if limit is not None and whole.num_rows > limit:
             table, rest = whole.slice(0, limit), whole.slice(limit)
@@ -278,24 +302,22 @@ class ChannelRun:
         else:
             table = whole
             self.pending, self.pending_rows = [], 0
+        return table
+
+    def _give(self, given: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+        """What `onBatch` gave out, rows and tables."""
         number = 0
-        try:
-            given = self.call(table)
-            if self.checked is not None:
-                given = self.checked(given, "onBatch")
-            for item in given:
-                if isinstance(item, _ARROW):
-                    yield from self._flush_arrow(item, number)
-                    number += item.num_rows
-                    continue
-                self.out.append(self.program.encoder.detach(item))
-                if self.pending_tag is not None:
-                    self.tags.append((*self.pending_tag, number))
-                number += 1
-                if len(self.out) >= OUTPUT_ROWS:
-                    yield self._flush()
-        except Exception as error:
-            raise self._failed(error, self.runtime.op.key, table) from None
+        for item in given:
+            if isinstance(item, _ARROW):
+                yield from self._flush_arrow(item, number)
+                number += item.num_rows
+                continue
+            self.out.append(self.program.encoder.detach(item))
+            if self.pending_tag is not None:
+                self.tags.append((*self.pending_tag, number))
+            number += 1
+            if len(self.out) >= OUTPUT_ROWS:
+                yield self._flush()
 
     # -- keys and slots --------------------------------------------------------------------
 
@@ -377,18 +399,25 @@ class ChannelRun:
             self._open_key(number, key, key_row)
             if ms not in (self.runtime.op._timers or ()):
                 continue  # an earlier timer of the key took this one back
-            try:
-                given = self.runtime.rows_of(self.runtime.fire(ms), "onTimer")
-                if places is None:
-                    self.out.extend(map(self.program.encoder.detach, given))
-                else:
-                    tag = (0, TIMER_SEQUENCE + ms, *[0] * (spec.order - 2))
-                    self._extend_tagged(given, tag, places[index] << 18)
-            except Exception as error:
-                raise self._failed(error, key_row, f"timer of {ms} ms") from None
+            self._fire(ms, None if places is None else places[index])
             self._close_key()
             if len(self.out) >= OUTPUT_ROWS:
                 yield self._flush()
+
+    def _fire(self, ms: int, place: int | None) -> None:
+        """Fires one timer of the open key; `place` orders its output among others of its time."""
+        try:
+            self._collect_fired(ms, place)
+        except Exception as error:
+            raise self._failed(error, self.runtime.op.key, f"timer of {ms} ms") from None
+
+    def _collect_fired(self, ms: int, place: int | None) -> None:
+        given = self.runtime.rows_of(self.runtime.fire(ms), "onTimer")
+        if place is None:
+            self.out.extend(map(self.program.encoder.detach, given))
+        else:
+            tag = (0, TIMER_SEQUENCE + ms, *[0] * (self.spec.order - 2))
+            self._extend_tagged(given, tag, place << 18)
 
     @staticmethod
     def _hash_bits(keys: list[bytes]) -> list[int]:
@@ -503,6 +532,15 @@ class ChannelRun:
             bytes_caught_up=changes.bytes_caught_up,
             cache_errors=changes.cache_errors,
         )
+
+
+def run_of(spec: TaskSpec) -> type[ChannelRun]:
+    """How a task runs: the plain way, or one that can take back what a hook did."""
+    if not spec.divert:
+        return ChannelRun
+    from braided.engine.divert import DivertingRun  # which is made from what is here
+
+    return DivertingRun
 
 
 def import_task(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
@@ -29,7 +30,7 @@ from braided.control.table import RoutingTable
 from braided.engine.checkpoint import fit
 from braided.engine.commit import Outcome, manifest_of
 from braided.engine.output import OutputEncoder
-from braided.engine.task import BatchSpec, ChannelRun, TaskSpec
+from braided.engine.task import BatchSpec, TaskSpec, run_of
 from braided.errors import DefinitionError
 from braided.state.codec import CODEC
 from braided.state.files import Files
@@ -60,6 +61,7 @@ class OperatorHarness:
         input: StructType | str | None = None,
         timeMode: str = "ProcessingTime",
         now: datetime = _START,
+        onError: str = "fail",
     ) -> None:
         """`key` names the grouping columns. `schema` is that of the output, as for `apply`; without
         it output is not checked. `input` is that of the rows; without it, it is taken from them.
@@ -74,6 +76,9 @@ class OperatorHarness:
                 f"timeMode is {timeMode!r}; it takes 'ProcessingTime' or 'EventTime'"
             )
         self._time_mode = timeMode
+        if onError not in ("fail", "divert"):
+            raise DefinitionError(f"onError is {onError!r}; it takes 'fail' or 'divert'")
+        self._divert = onError == "divert"
         self._now_ms = as_ms(now)
         self._watermark_ms = 0
         root = tempfile.mkdtemp(prefix="braided-test-")
@@ -144,6 +149,14 @@ class OperatorHarness:
         ]
         return list(program.key_rows.rows_of(program.keys.decode_batch(stored)))
 
+    def deadLetters(self) -> list[Row]:
+        """What was diverted, with `onError="divert"`: error, operator, key, row and batch."""
+        found: list[Row] = []
+        for file in self._view.dead:
+            table = pq.read_table(self._files.read(file.name))
+            found += [Row(**row) for row in table.to_pylist()]
+        return found
+
     # -- how -------------------------------------------------------------------------------
 
     def _use(self, operator: type[Operator]) -> None:
@@ -205,8 +218,9 @@ class OperatorHarness:
             limits=Limits(),
             order=ORDER,
             keep_order=True,
+            divert=self._divert,
         )
-        run = ChannelRun(spec, program, batch, 0)
+        run = run_of(spec)(spec, program, batch, 0)
         try:
             chunks = list(run.process(iter([chunk_of(program, rows, SLOTS)] if rows else [])))
         except BaseException:
