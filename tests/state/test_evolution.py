@@ -90,7 +90,7 @@ class Model:
         name = data.draw(st.sampled_from(names))
         if what == "add" or (what == "drop" and len(names) == 1):
             # A name that was dropped may come back, as another field.
-            new = data.draw(st.sampled_from([f"f{n}" for n in range(6) if f"f{n}" not in names]))
+            new = data.draw(st.sampled_from([f"f{n}" for n in range(8) if f"f{n}" not in names]))
             family = data.draw(st.integers(0, len(FAMILIES) - 1))
             self.fields[new] = (family, 0)
             for key in keys:
@@ -106,7 +106,7 @@ class Model:
         elif what == "move":
             self.fields = {n: self.fields[n] for n in data.draw(st.permutations(names))}
         else:
-            new = data.draw(st.sampled_from([f"f{n}" for n in range(6) if f"f{n}" not in names]))
+            new = data.draw(st.sampled_from([f"f{n}" for n in range(8) if f"f{n}" not in names]))
             self.renamed = {new: name}
             self.fields = {new if n == name else n: kind for n, kind in self.fields.items()}
             for key in keys:

@@ -315,6 +315,8 @@ def problems(view: View, manifest: Manifest) -> list[str]:
         found.append(f"flow {manifest.flow} is not flow {view.flow}")
     if manifest.full and not view.operators.keys() <= manifest.operators.keys():
         found.append("a full manifest must name every operator")
+    if manifest.full and not set(view.dead) <= set(manifest.dead):
+        found.append("a full manifest must name every file of diverted rows")
     ordinals = {o.meta.ordinal: name for name, o in view.operators.items()}
     for name, part in manifest.operators.items():
         before = view.operators.get(name)
