@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from braided.api.connect import connect
+    from braided.api.deadletters import deadLetters
     from braided.api.managed import managed
-    from braided.api.operator import Operator
+    from braided.api.operator import Operator, renamed
+    from braided.api.params import Param
     from braided.api.query import ElasticQuery
     from braided.api.stream import GroupedStream, Stream, stream
     from braided.api.writer import start
@@ -19,9 +21,12 @@ __all__ = [
     "ElasticQuery",
     "GroupedStream",
     "Operator",
+    "Param",
     "Stream",
     "connect",
+    "deadLetters",
     "managed",
+    "renamed",
     "start",
     "stream",
 ]
@@ -33,10 +38,13 @@ _HOME = {
     "ElasticQuery": "braided.api.query",
     "GroupedStream": "braided.api.stream",
     "Operator": "braided.api.operator",
+    "Param": "braided.api.params",
     "Stream": "braided.api.stream",
     "connect": "braided.api.connect",
     "managed": "braided.api.managed",
     "start": "braided.api.writer",
+    "deadLetters": "braided.api.deadletters",
+    "renamed": "braided.api.operator",
     "stream": "braided.api.stream",
 }
 

@@ -17,7 +17,8 @@ from braided.api.query import ElasticQuery
 from braided.options import Options
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/architecture.md", "docs/managed.md", "docs/operators.md")
+RUN = ("README.md", "docs/managed.md", "docs/operators.md", "docs/testing.md")
+PAGES = (*RUN, "docs/architecture.md")
 
 
 def blocks(page: str) -> list[str]:
@@ -59,7 +60,7 @@ def names(
             value.stop()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/managed.md", "docs/operators.md"])
+@pytest.mark.parametrize("page", RUN)
 def test_the_examples_of_a_page_run_one_after_the_other(
     page: str, names: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +76,7 @@ def test_the_examples_of_a_page_run_one_after_the_other(
         printed = capfd.readouterr().out
         assert "Caller.line can't be a state field" in printed
         assert "|      a|    4|  3.0|" in printed
+        assert '|Strict  |{"account": "a"}|{"account": "a", "amount": 1.5}|0    |' in printed
     if page == "docs/managed.md":
         printed = capfd.readouterr().out
         assert "docs/managed.md, example 3:3: average: `last.values()` is not at one key" in printed
@@ -92,7 +94,7 @@ def test_the_readme_lists_all_options() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_a_page_names_exist(page: str) -> None:
     text = (ROOT / page).read_text()
-    linked = re.findall(r"\]\(([\w./]+)\)", text)
+    linked = re.findall(r"\]\(([\w./]+)(?:#[\w-]+)?\)", text)
     source = re.findall(r"`((?:api|engine|state|control)/\w+\.py)`", text)
     missing = [name for name in linked if not (ROOT / page).parent.joinpath(name).exists()]
     missing += [name for name in source if not (ROOT / "src/braided" / name).exists()]

@@ -371,6 +371,7 @@ class GroupedStream:
             )
         if issubclass(operator, ManagedOperator):
             operator.checkGrouping(self._keys.columns, self._key)
+        operator.check_params()
         if timeMode not in TIME_MODES:
             raise DefinitionError(f"timeMode is {timeMode!r}; it takes {' or '.join(TIME_MODES)}")
         if hasattr(operator, "onLeft") or hasattr(operator, "onRight"):

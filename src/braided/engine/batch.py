@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 )
 
 from braided import failpoints
+from braided.api.operator import state_codec
 from braided.control.measure import SlotLoads
 from braided.control.table import RoutingTable, moves
 from braided.engine import checkpoint
@@ -119,6 +120,7 @@ class Engine:
             self.options.order_preserving,
             self._place(),
             self._box.accumulator,
+            self.options.on_error == "divert",
         )
         self._metas = metas
         self.tables: dict[str, RoutingTable] = {}
@@ -142,6 +144,7 @@ class Engine:
 
     def _fit(self) -> dict[str, OperatorMeta]:
         """The operators as the checkpoint knows them, or will from now on."""
+        codecs = {step.name: state_codec(step.operator) for step in self.flow.steps}
         metas = {
             step.name: OperatorMeta(
                 ordinal=0,
@@ -149,11 +152,12 @@ class Engine:
                 key=step.key_schema.simpleString(),
                 state=step.state,
                 codec=step.codec,
+                time_mode=step.time_mode,
             )
             for step in self.flow.steps
         }
         asked = self.options.slots if "slots" in self.options.given else None
-        return checkpoint.fit(self.view, metas, asked)
+        return checkpoint.fit(self.view, metas, codecs, asked)
 
     def _place(self) -> Place:
         base = self.options.cache_dir or self._spark.conf.get("spark.local.dir", None)

@@ -10,9 +10,11 @@ from pathlib import Path
 import msgspec
 
 from braided.errors import CheckpointCorruptError, CheckpointMismatchError
+from braided.state.codec import StateCodec
 from braided.state.files import UNREADABLE, Files
 from braided.state.manifest import OperatorMeta, View
 from braided.state.manifests import Manifests
+from braided.state.oldrecords import evolve
 
 __all__ = ["BatchTimes", "SparkLog", "Started", "fit", "open_view"]
 
@@ -95,9 +97,12 @@ def open_view(manifests: Manifests, log: SparkLog, location: str) -> Started:
 
 
 def fit(
-    view: View, metas: Mapping[str, OperatorMeta], slots_given: int | None
+    view: View,
+    metas: Mapping[str, OperatorMeta],
+    codecs: Mapping[str, StateCodec],
+    slots_given: int | None,
 ) -> dict[str, OperatorMeta]:
-    """The operators as the checkpoint knows them; refuses a flow that does not continue it."""
+    """The operators as the checkpoint is to know them; refuses a flow that does not continue it."""
     gone = [name for name in view.operators if name not in metas]
     if gone:
         raise CheckpointMismatchError(
@@ -122,9 +127,15 @@ def fit(
                 f"{slots_given}: the number is fixed at the first start. Leave the option out, or "
                 "use a new checkpointLocation"
             )
+        if kept.time_mode != meta.time_mode:
+            raise CheckpointMismatchError(
+                f"operator {name!r} has timeMode={kept.time_mode!r} in this checkpoint and is now "
+                f"given {meta.time_mode!r}: its timers were set by the one clock and would "
+                "all fire at once, or never, by the other. Change it back, or use a new "
+                "checkpointLocation"
+            )
         for what, old, new in (
             ("key columns", kept.key, meta.key),
-            ("state fields", kept.state, meta.state),
             ("state encoding", kept.codec, meta.codec),
         ):
             if old != new:
@@ -134,7 +145,8 @@ def fit(
                     "another name, or "
                     "use a new checkpointLocation"
                 )
-        fitted[name] = kept
+        *earlier, state = evolve(codecs[name], name, kept.history)
+        fitted[name] = msgspec.structs.replace(kept, state=state, earlier=tuple(earlier))
     return fitted
 
 

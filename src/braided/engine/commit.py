@@ -59,6 +59,7 @@ def manifest_of(outcome: Outcome, view: View, flow: str, writer: str, full: bool
         operators=operators,
         outputs=outcome.outputs,
         carry=tuple(carry),
+        dead=tuple(r.dead for rs in outcome.reports.values() for r in rs if r.dead is not None),
     )
     return to_full(view, delta) if full or view.batch < 0 else delta
 
@@ -73,7 +74,7 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
     known = {} if before is None else before.due
     return OperatorPart(
         channels=table.channels,
-        meta=outcome.metas[name] if before is None else None,
+        meta=outcome.metas[name] if before is None or before.meta != outcome.metas[name] else None,
         table=encode_table(table.slots) if changed else None,
         epoch=table.epoch,
         runs=(*snaps, *logs),

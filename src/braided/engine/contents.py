@@ -41,7 +41,7 @@ def state_of(
     if view is None:
         return {}
     keys = KeyCodec(to_arrow_schema(key, timezone="UTC"))
-    codec, op = state_codec(operator), operator()
+    codec, op = state_codec(operator).at(view.meta.history), operator()
     state = ChannelState(files, None, name, view, Limits())
     slots = range(view.meta.slots)
     state.prepare(slots)

@@ -57,6 +57,7 @@ class FlowPlan:
         ordered: bool,
         place: Place,
         reports: Accumulator[list[bytes]],
+        divert: bool,
     ) -> None:
         self.flow = flow
         self.inputs = inputs
@@ -69,7 +70,7 @@ class FlowPlan:
             if isinstance(node, Keyed):
                 count = before[0] if len(before) == 1 else max(before) + 1
                 name = node.step.name
-                self.stages[node] = Stage(node.step, metas[name], count, place, reports)
+                self.stages[node] = Stage(node.step, metas[name], count, place, reports, divert)
                 self.order[node] = count + 1
             elif isinstance(node, United):
                 self.order[node] = max(before) + 1
