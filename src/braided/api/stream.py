@@ -18,8 +18,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import CalendarIntervalType, MapType, StringType, StructType, VariantType
 from pyspark.sql.utils import is_remote
 
+from braided.api.aggregates import Aggregating, with_mode
 from braided.api.operator import Operator
-from braided.engine.flow import Flow, OperatorStep, Stateless
+from braided.engine.flow import Flow, KeyedStep, OperatorStep, Stateless
 from braided.engine.jvm import Jvm
 from braided.engine.route import Keys, quoted
 from braided.errors import DefinitionError, UnsupportedError
@@ -91,9 +92,7 @@ def stream(df: DataFrame) -> Stream:
 class Stream:
     """A stream of rows, before, between or after keyed operators."""
 
-    def __init__(
-        self, source: DataFrame, shape: DataFrame, steps: tuple[OperatorStep, ...]
-    ) -> None:
+    def __init__(self, source: DataFrame, shape: DataFrame, steps: tuple[KeyedStep, ...]) -> None:
         self._source = source
         self._shape = shape
         """A DataFrame with the schema of here: the source, or an empty one after an operator."""
@@ -124,7 +123,7 @@ class Stream:
         """The operators, then Spark's plan of the steps around them."""
         for step in self._steps:
             keys = ", ".join(step.key_schema.names)
-            print(f"braided operator {step.name!r}: {step.operator.__name__} by ({keys})")
+            print(f"braided operator {step.name!r}: {step.label} by ({keys})")
         self._shape.explain(extended, mode)
 
     def __repr__(self) -> str:
@@ -216,7 +215,12 @@ class Stream:
             )
         return StreamWriter(self)
 
-    def _flow(self) -> Flow:
+    def _then(self, step: KeyedStep) -> Stream:
+        """This stream with one more keyed step."""
+        shape = self._source.sparkSession.createDataFrame([], step.output)
+        return Stream(self._source, shape, (*self._steps, step))
+
+    def _flow(self, mode: str = "append") -> Flow:
         names = [step.name for step in self._steps]
         for name in names:
             if names.count(name) > 1:
@@ -226,7 +230,7 @@ class Stream:
         column = Jvm(self._source.sparkSession).event_time_column(self._source._jdf)
         late = None
         if column is not None:
-            event_time = any(step.time_mode == "EventTime" for step in self._steps[:1])
+            event_time = any(step.drops_late_rows for step in self._steps[:1])
             time = quoted(column)
             if isinstance(self._source.schema[column].dataType, StructType):
                 time += ".end"  # a window of Spark's is late when its end is
@@ -238,7 +242,7 @@ class Stream:
                     "withWatermark(...) on "
                     "the DataFrame before braided.stream"
                 )
-        return Flow(self._source, self._steps, late)
+        return Flow(self._source, with_mode(self._steps, mode), late)
 
 
 def _beyond_rows(plan: Any) -> str | None:
@@ -282,11 +286,12 @@ class _Recorder:
         return self._stream._step(Stateless(self._method, args, kwargs))
 
 
-class GroupedStream:
+class GroupedStream(Aggregating):
     """Rows of a stream by key."""
 
     def __init__(self, stream: Stream, cols: list[str | Column]) -> None:
         self._stream = stream
+        self._cols = cols
         shape = stream._shape
         self._key = StructType(shape.select(*cols).schema.fields)
         for field in self._key.fields:
@@ -337,15 +342,14 @@ class GroupedStream:
             output=shape.schema,
             time_mode=timeMode,
         )
-        return Stream(self._stream._source, shape, (*self._stream._steps, step))
+        return self._stream._then(step)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         raise UnsupportedError(
-            f"groupBy(...).{name}() is not supported: use .apply(OperatorClass, schema), "
-            "or Spark's own "
-            "streaming aggregation on the DataFrame"
+            f"groupBy(...).{name}() is not supported: use .agg(...) for aggregates and "
+            ".apply(OperatorClass, schema) for everything else"
         )
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from braided.api.query import ElasticQuery, retire
 from braided.engine.batch import Engine
+from braided.engine.flow import AggregateStep
 from braided.engine.jvm import Jvm
 from braided.engine.sinks import (
     ConsoleSink,
@@ -58,13 +59,14 @@ class StreamWriter:
 
     def outputMode(self, outputMode: str) -> StreamWriter:
         mode = outputMode.lower()
-        if mode == "complete":
+        aggregates = any(isinstance(step, AggregateStep) for step in self._stream._steps)
+        if mode == "complete" and not aggregates:
             raise UnsupportedError(
                 "outputMode('complete') would give out all state in every batch; "
                 "operators give out rows "
                 "as they choose: use 'append' or 'update'"
             )
-        if mode not in ("append", "update"):
+        if mode not in ("append", "update", "complete"):
             raise DefinitionError(f"outputMode is {outputMode!r}; it takes 'append' or 'update'")
         self._mode = mode
         return self
@@ -128,7 +130,7 @@ class StreamWriter:
             self.queryName(queryName)
         if path is not None:
             self.option("path", path)
-        flow = self._stream._flow()
+        flow = self._stream._flow(self._mode)
         spark = flow.source.sparkSession
         settings = _settings(spark, self._options)
         if settings.order_preserving:
@@ -141,7 +143,7 @@ class StreamWriter:
             writer = (
                 with_tick(flow.source, engine.bell)
                 .writeStream.foreachBatch(engine.run)
-                .outputMode(self._mode)
+                .outputMode("append")  # the mode is ours to keep: Spark sees no aggregate
                 .option("checkpointLocation", location)
             )
             if self._name is not None:
@@ -173,12 +175,18 @@ class StreamWriter:
             case "memory":
                 if self._name is None:
                     raise DefinitionError("format('memory') needs a queryName to name the table")
-                return MemorySink(spark, self._name, self._stream.schema)
+                whole = self._mode == "complete"
+                return MemorySink(spark, self._name, self._stream.schema, replaced=whole)
         if Jvm(spark).file_format(kind) is None:
             raise UnsupportedError(
                 f"format({kind!r}) is not supported; write to it in foreachBatch, where "
                 "the batch id makes "
                 "repeated rows recognisable"
+            )
+        if self._mode == "complete":
+            raise UnsupportedError(
+                f"outputMode('complete') with format({kind!r}): files are only ever added; write "
+                "them in foreachBatch, over those of the batch before"
             )
         if "path" not in options:
             raise DefinitionError(

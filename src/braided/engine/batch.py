@@ -28,7 +28,6 @@ from pyspark.sql.types import (
 )
 
 from braided import failpoints
-from braided.api.operator import state_codec
 from braided.control.measure import SlotLoads
 from braided.control.table import RoutingTable, moves
 from braided.engine import checkpoint
@@ -36,7 +35,7 @@ from braided.engine.checkpoint import BatchTimes, SparkLog
 from braided.engine.commands import Commands
 from braided.engine.commit import Outcome, manifest_of
 from braided.engine.failure import from_worker, is_interrupt, is_lost_worker
-from braided.engine.flow import Flow
+from braided.engine.flow import AggregateStep, Flow
 from braided.engine.gate import Gate, Stopped
 from braided.engine.plan import FlowPlan, Place
 from braided.engine.progress import ProgressLog, Steps, section
@@ -140,8 +139,8 @@ class Engine:
                 ordinal=0,
                 slots=self.options.slots,
                 key=step.key_schema.simpleString(),
-                state=state_codec(step.operator).describe(),
-                codec="msgpack-1",
+                state=step.state,
+                codec=step.codec,
             )
             for step in self.flow.steps
         }
@@ -263,6 +262,7 @@ class Engine:
                 batch=batch,
                 batch_time_ms=times.batch_time_ms,
                 watermark_ms=times.watermark_ms,
+                late_watermark_ms=self._late_watermark_ms,
                 due=due,
                 cut=cut,
             )
@@ -301,6 +301,9 @@ class Engine:
         found: dict[str, dict[int, list[int]]] = {}
         for step in self.flow.steps:
             known = self.view.operators.get(step.name)
+            if isinstance(step, AggregateStep) and step.mode == "complete":
+                found[step.name] = _all_slots(tables[step.name])
+                continue
             if known is None or not known.due:
                 continue
             now_ms = times.watermark_ms if step.time_mode == "EventTime" else times.batch_time_ms
@@ -363,7 +366,7 @@ class Engine:
         need = bool(self.view.carry)
         for step in self.flow.steps:
             known = self.view.operators.get(step.name)
-            if known is None or not known.due or not hasattr(step.operator, "onTimer"):
+            if known is None or not known.due or not step.fires:
                 continue
             first = min(known.due.values())
             if step.time_mode != "EventTime":
@@ -387,6 +390,14 @@ class Engine:
             most = 2**31 - 1 if bounded else CHUNK_BYTES
             spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(most))
             self._configured = True
+
+
+def _all_slots(table: RoutingTable) -> dict[int, list[int]]:
+    """Every slot of a table, by channel."""
+    return {
+        channel: np.flatnonzero(table.slots == channel).tolist()
+        for channel in range(table.channels)
+    }
 
 
 def _is_narrow(schema: StructType) -> bool:

@@ -16,11 +16,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from braided.api.operator import Operator
+from braided.api.operator import Operator, state_codec
+from braided.engine.aggregation import Aggregation
 from braided.engine.route import Keys, order_columns, quoted
 from braided.errors import UnsupportedError
 
-__all__ = ["Flow", "OperatorStep", "Stateless"]
+__all__ = ["AggregateStep", "Flow", "KeyedStep", "OperatorStep", "Stateless"]
 
 
 @dataclass(frozen=True)
@@ -94,13 +95,85 @@ class OperatorStep:
     time_mode: str
     after: tuple[Stateless, ...] = ()
 
+    @property
+    def label(self) -> str:
+        return self.operator.__name__
+
+    @property
+    def state(self) -> str:
+        """The fields of its state, as a checkpoint records them."""
+        return state_codec(self.operator).describe()
+
+    @property
+    def codec(self) -> str:
+        """The encoding of its state, as a checkpoint records it."""
+        return "msgpack-1"
+
+    @property
+    def fires(self) -> bool:
+        """Whether timers of its state lead to work."""
+        return hasattr(self.operator, "onTimer")
+
+    @property
+    def drops_late_rows(self) -> bool:
+        """Whether rows behind the watermark are dropped before they reach it."""
+        return self.time_mode == "EventTime"
+
+
+@dataclass(frozen=True)
+class AggregateStep:
+    """A keyed aggregation and what follows it before the next step."""
+
+    name: str
+    aggregation: Aggregation
+    input: StructType
+    after: tuple[Stateless, ...] = ()
+    mode: str = "append"
+    """Spark's output mode."""
+    drops_late_rows: bool = False
+    """Never: what is late goes by the window and not by the row."""
+
+    @property
+    def label(self) -> str:
+        return "agg"
+
+    @property
+    def key_schema(self) -> StructType:
+        return self.aggregation.key
+
+    @property
+    def output(self) -> StructType:
+        return self.aggregation.output
+
+    @property
+    def time_mode(self) -> str:
+        return "ProcessingTime" if self.aggregation.event_time is None else "EventTime"
+
+    @property
+    def state(self) -> str:
+        width = len(self.aggregation.groups)
+        kinds = [f.dataType.simpleString() for f in self.aggregation.columns.fields[width:]]
+        rules = [f"{part.rule} {part.name}" for part in self.aggregation.parts]
+        return f"{', '.join(rules)}: {', '.join(kinds)}"
+
+    @property
+    def codec(self) -> str:
+        return "columns-1"
+
+    @property
+    def fires(self) -> bool:
+        return self.time_mode == "EventTime" and self.mode != "complete"
+
+
+KeyedStep = OperatorStep | AggregateStep
+
 
 @dataclass(frozen=True)
 class Flow:
     """What `writeStream.start()` runs."""
 
     source: DataFrame
-    steps: tuple[OperatorStep, ...]
+    steps: tuple[KeyedStep, ...]
     late: Callable[[int], str] | None
     """SQL that keeps the rows that are not late, given the watermark in ms; None without one."""
 

@@ -8,7 +8,6 @@ again. What does change travels with the job as one local property, `BATCH_PROPE
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,26 +19,17 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.util import PythonEvalType
 
 from braided.control.table import RoutingTable
+from braided.engine.aggregate import AggregateStage
 from braided.engine.carry import read_carry
-from braided.engine.flow import Flow, OperatorStep
+from braided.engine.flow import AggregateStep, Flow, KeyedStep, OperatorStep
+from braided.engine.place import Place
 from braided.engine.program import PackedProgram, Program
 from braided.engine.route import PLACE, Route, admission, order_columns, quoted
 from braided.engine.task import BATCH_PROPERTY, BatchSpec, ChannelTask, TaskSpec
 from braided.errors import OperatorDefinitionError
 from braided.state.manifest import CarryFile, OperatorMeta
-from braided.state.slots import Limits
 
 __all__ = ["FlowPlan", "Place"]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a query's state is."""
-
-    flow: str
-    root: str
-    cache: str
-    limits: Limits
 
 
 class _Stage:
@@ -72,6 +62,19 @@ class _Stage:
         """The same with order columns in front of its output."""
         tags = [StructField(name, LongType()) for name in order_columns(self.order + 1)]
         return self._function(StructType([*tags, *self.step.output.fields]), True)
+
+    def apply(
+        self,
+        frame: DataFrame,
+        table: RoutingTable,
+        admitted: list[str],
+        aged: bool,
+        tagged: bool,
+    ) -> DataFrame:
+        """Rows in, as `Route.apply` takes them; output rows out, with order columns if tagged."""
+        routed = self.route.apply(frame, table, admitted, aged, tagged)
+        function = self.tagged if tagged else self.plain
+        return DataFrame(routed._jdf.mapInArrow(function, False, None), frame.sparkSession)
 
     def _function(self, output: StructType, keep_order: bool) -> Any:
         step, place = self.step, self._place
@@ -117,6 +120,18 @@ class _Stage:
             ) from error
 
 
+def _stage(
+    step: KeyedStep,
+    meta: OperatorMeta,
+    order: int,
+    place: Place,
+    reports: Accumulator[list[bytes]],
+) -> _Stage | AggregateStage:
+    if isinstance(step, AggregateStep):
+        return AggregateStage(step, meta, order, place, reports)
+    return _Stage(step, meta, order, place, reports)
+
+
 class FlowPlan:
     """Makes the plan of each batch of a flow."""
 
@@ -134,7 +149,7 @@ class FlowPlan:
         self._place = place
         first = 1 + len(sequence)
         self._stages = [
-            _Stage(step, metas[step.name], first + number, place, reports)
+            _stage(step, metas[step.name], first + number, place, reports)
             for number, step in enumerate(flow.steps)
         ]
 
@@ -160,9 +175,7 @@ class FlowPlan:
                 # In this order: a task of the operator before knows its channel by its partition.
                 frame = frame.union(rest)
             tagged = self._ordered or spec.cut is not None or stage is not self._stages[-1]
-            routed = stage.route.apply(frame, tables[name], admitted, bool(carry), tagged)
-            function = stage.tagged if tagged else stage.plain
-            frame = DataFrame(routed._jdf.mapInArrow(function, False, None), spark)
+            frame = stage.apply(frame, tables[name], admitted, bool(carry), tagged)
             admitted = []
             order = stage.order + 1 if tagged else 0
             for step in stage.step.after:
