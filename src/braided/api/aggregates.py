@@ -73,12 +73,8 @@ class Aggregating:
     def _each(self, function: Any, cols: tuple[str, ...]) -> Stream:
         """The function over these columns; over all that hold numbers, if none are named."""
         shape = self._stream._shape
-        taken = {name for name in self._cols if isinstance(name, str)}
-        numeric = [
-            field.name
-            for field in shape.schema.fields
-            if isinstance(field.dataType, NumericType) and field.name not in taken
-        ]
+        fields = shape.schema.fields
+        numeric = [field.name for field in fields if isinstance(field.dataType, NumericType)]
         return self.agg(*[function(F.col(quoted(name))) for name in (cols or numeric)])
 
 

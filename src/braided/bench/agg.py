@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -133,8 +132,8 @@ def _aggregated(case: Case, rows: Any) -> Any:
             return rows.groupBy("k").count()
         case "sum":
             return rows.groupBy("k").agg(F.sum("v").alias("s"))
-    # Eight windows that every batch adds to: the rows of a batch are of one minute.
-    return rows.groupBy(F.window("t", "8 seconds"), "k").agg(F.sum("v").alias("s"))
+    # Two windows, to which every batch adds.
+    return rows.groupBy(F.window("t", "32 seconds"), "k").agg(F.sum("v").alias("s"))
 
 
 def _timed(case: Case, rows: DataFrame) -> DataFrame:
@@ -184,6 +183,5 @@ def _end(
 
 def _same(first: DataFrame, second: DataFrame) -> bool:
     """Whether both have the same rows, at least one, whatever their order."""
-    tables = [pa.Table.from_batches(frame._collect_as_arrow()) for frame in (first, second)]
-    rows = [sorted(map(repr, table.to_pylist())) for table in tables]
+    rows = [sorted(map(repr, frame.toArrow().to_pylist())) for frame in (first, second)]
     return bool(rows[0]) and rows[0] == rows[1]

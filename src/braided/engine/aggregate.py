@@ -81,7 +81,8 @@ class AggregateStage:
         aggregation, route = self._aggregation, self._route
         halves = aggregation.halves(frame)
         if halves is None:
-            return route.placed(route.exchanged(aggregation.partial(frame), table))
+            whole = aggregation.hidden(route.exchanged(aggregation.partial(frame), table))
+            return route.placed(whole)
         final, partial = halves
         # Nothing but the exchange between the halves: Spark's buffers are no columns to compute on.
         return route.placed(aggregation.finished(final, route.exchanged(partial, table)))
@@ -107,6 +108,7 @@ class AggregateStage:
             groups=_part(schema, range(width)),
             partials=_part(schema, range(width, len(schema))),
             key_order=aggregation.key_order,
+            key_names=tuple(aggregation.key.names),
             timed=aggregation.event_time is not None,
             parts=aggregation.parts,
             sub_keys=aggregation.sub_keys,

@@ -66,6 +66,8 @@ class AggregateProgram:
     groups: pa.Schema
     partials: pa.Schema
     key_order: tuple[int, ...]
+    """The groups in the order of keys."""
+    key_names: tuple[str, ...]
     timed: bool
     """Whether the first column of keys tells event time."""
     parts: tuple[Part, ...]
@@ -154,8 +156,8 @@ class _Run:
         self.rows: dict[int, int] = {}
         self.busy_ns: dict[int, int] = {}
         self.rows_in = self.rows_out = self.keys_touched = 0
-        # Every result has a row in each batch, or when it is final, or when it has changed.
-        self.gives_touched = program.mode == "update"
+        self.later: dict[int, dict[bytes, None]] = {}
+        """Keys by slot whose results are given out at the end: more rows of them may come."""
 
     def process(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for chunk in self._timed(chunks):
@@ -163,8 +165,11 @@ class _Run:
                 self.rows_in += chunk.num_rows
                 failpoints.reach("task-rows")
                 yield from self._merge(chunk)
-        yield from self._given(self._complete() if self.program.mode == "complete" else [])
-        if self.program.timed and self.program.mode != "complete":
+        if self.program.mode == "complete":
+            yield from self._given(self._everything())
+            return
+        yield from self._given(self._changed())
+        if self.program.timed:
             yield from self._given(self._evicted())
 
     def _timed(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -244,16 +249,18 @@ class _Run:
             if program.timed and None in olds[part]:
                 self._set_timers(slot, chunk.column(program.key_order[0])[part], keys[part])
         self.keys_touched += len(keys)
-        if self.gives_touched:
+        if program.mode == "update" and program.sub_keys > 1:
+            for slot_number, key in zip(slots.tolist(), keys, strict=True):
+                self.later.setdefault(slot_number, {})[key] = None
+        elif program.mode == "update":
             columns = chunk.columns[:width]
             columns += [field.write(c) for field, c in zip(fields, merged, strict=True)]
             yield self._tagged(columns, keys)
 
     def _overflow(self, error: SumOverflow, key: bytes) -> OperatorError:
         columns = self.program.keys.decode_batch([key])
-        shown = {
-            self.program.keys.schema.names[i]: column[0].as_py() for i, column in enumerate(columns)
-        }
+        values = [column[0].as_py() for column in columns]
+        shown = dict(zip(self.program.key_names, values, strict=True))
         return OperatorError(
             f"aggregation {self.program.name!r}: {error} for key {shown}, in batch "
             f"{self.batch.batch}, which is not committed. Aggregate a wider type, or set "
@@ -306,7 +313,14 @@ class _Run:
 
     # -- giving out ------------------------------------------------------------------------
 
-    def _complete(self) -> Iterator[tuple[bytes, bytes]]:
+    def _changed(self) -> Iterator[tuple[bytes, bytes]]:
+        for number, keys in self.later.items():
+            for suffix, _ in map(record_key, keys):
+                value = self.state.slot(number).get(suffix)
+                assert value is not None
+                yield unwrap(suffix, value)
+
+    def _everything(self) -> Iterator[tuple[bytes, bytes]]:
         due = self.batch.due.get(self.program.name, {}).get(self.channel, ())
         numbers = sorted({*self.rows, *due})
         self.state.prepare(numbers)
@@ -315,7 +329,7 @@ class _Run:
                 for suffix, value in self.state.slot(number).scan(kind):
                     yield unwrap(suffix, value)
 
-    def _given(self, records: Any) -> Iterator[pa.RecordBatch]:
+    def _given(self, records: Iterator[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
         """Keys and their records as output."""
         keys: list[bytes] = []
         values: list[bytes] = []

@@ -199,6 +199,14 @@ class Aggregation:
     def finished(self, final: Any, exchanged: DataFrame) -> DataFrame:
         return self._catalyst.finished(final, exchanged)
 
+    def hidden(self, frame: DataFrame) -> DataFrame:
+        """The same rows from a plan that Spark does not look into.
+
+        `results` gives columns the identities that the template's have. Spark would give them
+        new ones if it saw that the rows came from columns with these identities.
+        """
+        return self._catalyst.hidden(frame)
+
     def results(self, merged: DataFrame, hidden: Sequence[str]) -> DataFrame:
         """What the user asked for, from the merged columns; hidden columns come along."""
         frame = merged._jdf

@@ -129,6 +129,10 @@ class Catalyst:
         )
         return self._planned(exchanged.sparkSession, whole)
 
+    def hidden(self, frame: DataFrame) -> DataFrame:
+        """The rows of a frame, of whose plan Spark then sees the columns only."""
+        return self._planned(frame.sparkSession, frame._jdf.queryExecution().sparkPlan())
+
     def _planned(self, spark: SparkSession, physical: Any) -> DataFrame:
         shape = self._relation(physical.output(), self._nil, False, self._none)
         return self.frame(spark, self._stage(shape, physical))

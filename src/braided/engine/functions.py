@@ -20,9 +20,11 @@ from pyspark.sql.types import (
     DecimalType,
     DoubleType,
     FloatType,
+    MapType,
     NumericType,
     TimestampType,
     YearMonthIntervalType,
+    _has_type,
 )
 
 from braided.errors import UnsupportedError
@@ -173,6 +175,10 @@ def _extreme_by(rule: str, place: str) -> Callable[[Call], Recipe]:
 
 def _list(call: Call) -> Recipe:
     x = call.arguments[0]
+    if _has_type(call.types[0], MapType):
+        raise UnsupportedError(
+            f"agg({call.text}): maps can't be kept as state; collect map_entries(...) of them"
+        )
     rows = call.over(f"collect_list(struct({ORDER} AS o, {x} AS v))", f"{x} IS NOT NULL")
     return Recipe((f"transform(sort_array({rows}), e -> e.v)",), (("list", 1),), ordered=True)
 
