@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import runpy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -258,6 +259,31 @@ def test_windows_evict_and_drop_late_rows_as_native(lab: Lab, window: str, mode:
     left = {"tumbling": 2, "sliding": 4, "time": 1}[window]
     assert view.keys == left
     assert len([ms for ms in view.due.values() if ms is not None]) >= 1
+
+
+def test_the_session_operator_of_the_examples_equals_session_windows(lab: Lab) -> None:
+    sessions = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "sessions.py"))
+    feed = lab.feed("t timestamp, user long")
+
+    def job(rows: Any) -> Any:
+        if isinstance(rows, braided.Stream):
+            schema = "user long, start timestamp, clicks long"
+            return rows.groupBy("user").apply(sessions["Sessions"], schema, timeMode="EventTime")
+        window = F.session_window("t", "30 seconds")
+        counted = rows.groupBy("user", window).agg(F.count("*").alias("clicks"))
+        return counted.selectExpr("user", "session_window.start AS start", "clicks")
+
+    peers = Peers(lab, feed, job, "append", t="40 seconds")
+    with peers.running() as query:
+        peers.step([(START + timedelta(seconds=s), s % 2) for s in (1, 10, 61, 12, 30, 75)])
+        query.rescale(3)
+        peers.step([(START + timedelta(seconds=s), s % 2) for s in (45, 110, 47, 200, 201)])
+        peers.step([(START + timedelta(seconds=s), s % 2) for s in (500, 501)])
+        for either in peers.queries:
+            either.processAllAvailable()
+    ours, native = peers.taken()
+    assert len(native) > 3
+    assert sorted(map(repr, ours)) == sorted(map(repr, native))
 
 
 def test_complete_mode_gives_out_everything_in_every_batch(lab: Lab) -> None:

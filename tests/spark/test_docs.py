@@ -16,7 +16,7 @@ from braided.api.query import ElasticQuery
 from braided.options import Options
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/architecture.md", "docs/operators.md")
+PAGES = ("README.md", "docs/aggregates.md", "docs/architecture.md", "docs/operators.md")
 
 
 def blocks(page: str) -> list[str]:
@@ -58,7 +58,7 @@ def names(
             value.stop()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/operators.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/aggregates.md", "docs/operators.md"])
 def test_the_examples_of_a_page_run_one_after_the_other(
     page: str, names: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
