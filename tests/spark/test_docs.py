@@ -17,7 +17,7 @@ from braided.api.query import ElasticQuery
 from braided.options import Options
 
 ROOT = Path(__file__).parents[2]
-RUN = ("README.md", "docs/managed.md", "docs/operators.md", "docs/testing.md")
+RUN = ("README.md", "docs/aggregates.md", "docs/managed.md", "docs/operators.md", "docs/testing.md")
 PAGES = (*RUN, "docs/architecture.md")
 
 

@@ -18,12 +18,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import CalendarIntervalType, MapType, StringType, StructType, VariantType
 from pyspark.sql.utils import is_remote
 
+from braided.api.aggregates import Aggregating
 from braided.api.managed import ManagedOperator
 from braided.api.operator import Operator
 from braided.engine.flow import (
     Fed,
     Input,
     Keyed,
+    KeyedStep,
     Mapped,
     Node,
     OperatorStep,
@@ -335,11 +337,12 @@ class _Recorder:
         return self._stream._step(Stateless(self._method, args, kwargs))
 
 
-class GroupedStream:
+class GroupedStream(Aggregating):
     """Rows of a stream by key."""
 
     def __init__(self, stream: Stream, cols: list[str | Column]) -> None:
         self._stream = stream
+        self._cols = cols
         shape = stream._shape
         self._key = StructType(shape.select(*cols).schema.fields)
         for field in self._key.fields:
@@ -389,15 +392,19 @@ class GroupedStream:
             output=shape.schema,
             time_mode=timeMode,
         )
+        return self._then(step)
+
+    def _then(self, step: KeyedStep) -> Stream:
+        """What a keyed step makes of these rows."""
+        shape = self._stream._shape.sparkSession.createDataFrame([], step.output)
         return Stream(Keyed(step, (Side(self._stream._node, self._keys),)), shape)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         raise UnsupportedError(
-            f"groupBy(...).{name}() is not supported: use .apply(OperatorClass, schema), "
-            "or Spark's own "
-            "streaming aggregation on the DataFrame"
+            f"groupBy(...).{name}() is not supported: use .agg(...) for aggregates and "
+            ".apply(OperatorClass, schema) for everything else"
         )
 
 

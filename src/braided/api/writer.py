@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from braided.api.query import ElasticQuery, retire
 from braided.engine.batch import Engine
-from braided.engine.flow import flow_of
+from braided.engine.flow import AggregateStep, Flow, flow_of
 from braided.engine.jvm import Jvm
 from braided.engine.sinks import (
     ConsoleSink,
@@ -59,13 +59,14 @@ class StreamWriter:
 
     def outputMode(self, outputMode: str) -> StreamWriter:
         mode = outputMode.lower()
-        if mode == "complete":
+        steps = flow_of([self._stream._node]).steps
+        if mode == "complete" and not any(isinstance(step, AggregateStep) for step in steps):
             raise UnsupportedError(
                 "outputMode('complete') would give out all state in every batch; "
                 "operators give out rows "
                 "as they choose: use 'append' or 'update'"
             )
-        if mode not in ("append", "update"):
+        if mode not in ("append", "update", "complete"):
             raise DefinitionError(f"outputMode is {outputMode!r}; it takes 'append' or 'update'")
         self._mode = mode
         return self
@@ -148,12 +149,18 @@ class StreamWriter:
             case "memory":
                 if self._name is None:
                     raise DefinitionError("format('memory') needs a queryName to name the table")
-                return MemorySink(spark, self._name, self._stream.schema)
+                whole = self._mode == "complete"
+                return MemorySink(spark, self._name, self._stream.schema, replaced=whole)
         if Jvm(spark).file_format(kind) is None:
             raise UnsupportedError(
                 f"format({kind!r}) is not supported; write to it in foreachBatch, where "
                 "the batch id makes "
                 "repeated rows recognisable"
+            )
+        if self._mode == "complete":
+            raise UnsupportedError(
+                f"outputMode('complete') with format({kind!r}): files are only ever added; write "
+                "them in foreachBatch, over those of the batch before"
             )
         if "path" not in options:
             raise DefinitionError(
@@ -183,7 +190,9 @@ def start(*writers: StreamWriter) -> ElasticQuery:
     for writer in writers:
         if not isinstance(writer, StreamWriter):
             raise DefinitionError(f"start takes stream.writeStream..., not {writer!r}")
-    flow = flow_of([writer._stream._node for writer in writers])
+    flow = flow_of(
+        [writer._stream._node for writer in writers], [writer._mode for writer in writers]
+    )
     spark = flow.roots[0].source.sparkSession
     options = _merged("option", [_query_options(writer._options) for writer in writers])
     trigger = _merged("trigger", [writer._trigger for writer in writers])
@@ -207,7 +216,7 @@ def start(*writers: StreamWriter) -> ElasticQuery:
         native = (
             with_tick(engine.source, engine.bell)
             .writeStream.foreachBatch(engine.run)
-            .outputMode(writers[0]._mode)
+            .outputMode(_native_mode(flow))
             .option("checkpointLocation", location)
         )
         if named:
@@ -222,6 +231,12 @@ def start(*writers: StreamWriter) -> ElasticQuery:
         if isinstance(sink, MemorySink):
             sink.show()
     return query
+
+
+def _native_mode(flow: Flow) -> str:
+    """The output mode that Spark is told, which matters to stateful steps of its own upstream."""
+    ours = any(isinstance(step, AggregateStep) for step in flow.steps)
+    return "append" if ours else flow.modes[0]
 
 
 def _query_options(options: dict[str, Any]) -> dict[str, Any]:

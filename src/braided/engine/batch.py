@@ -35,14 +35,14 @@ from braided.engine.checkpoint import BatchTimes, SparkLog
 from braided.engine.commands import Commands
 from braided.engine.commit import Outcome, manifest_of
 from braided.engine.failure import from_worker, is_interrupt, is_lost_worker
-from braided.engine.flow import Flow
+from braided.engine.flow import AggregateStep, Flow, OperatorStep
 from braided.engine.gate import Gate, Stopped
 from braided.engine.inputs import Inputs
+from braided.engine.place import Place
 from braided.engine.plan import FlowPlan
 from braided.engine.progress import ProgressLog, Steps, section
 from braided.engine.reports import ChannelReport, ReportBox
 from braided.engine.sinks import Sink
-from braided.engine.stage import Place
 from braided.engine.task import BatchSpec, import_task
 from braided.engine.tick import Bell
 from braided.errors import (
@@ -144,7 +144,11 @@ class Engine:
 
     def _fit(self) -> dict[str, OperatorMeta]:
         """The operators as the checkpoint knows them, or will from now on."""
-        codecs = {step.name: state_codec(step.operator) for step in self.flow.steps}
+        codecs = {
+            step.name: state_codec(step.operator)
+            for step in self.flow.steps
+            if isinstance(step, OperatorStep)
+        }
         metas = {
             step.name: OperatorMeta(
                 ordinal=0,
@@ -272,6 +276,7 @@ class Engine:
                 batch=batch,
                 batch_time_ms=times.batch_time_ms,
                 watermark_ms=times.watermark_ms,
+                late_watermark_ms=self._late_watermark_ms,
                 due=due,
                 cut=cut,
             )
@@ -336,6 +341,9 @@ class Engine:
         found: dict[str, dict[int, list[int]]] = {}
         for step in self.flow.steps:
             known = self.view.operators.get(step.name)
+            if isinstance(step, AggregateStep) and step.mode == "complete":
+                found[step.name] = _all_slots(tables[step.name])
+                continue
             if known is None or not known.due or not step.fires:
                 continue
             now_ms = times.watermark_ms if step.time_mode == "EventTime" else times.batch_time_ms
@@ -422,6 +430,14 @@ class Engine:
             most = 2**31 - 1 if bounded else CHUNK_BYTES
             spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(most))
             self._configured = True
+
+
+def _all_slots(table: RoutingTable) -> dict[int, list[int]]:
+    """Every slot of a table, by channel."""
+    return {
+        channel: np.flatnonzero(table.slots == channel).tolist()
+        for channel in range(table.channels)
+    }
 
 
 def _sink_names(sinks: Sequence[Sink]) -> list[str]:

@@ -145,6 +145,15 @@ def fit(
                     "another name, or "
                     "use a new checkpointLocation"
                 )
+        if name not in codecs:
+            if kept.state != meta.state:
+                raise CheckpointMismatchError(
+                    f"the aggregates of {name!r} do not fit the state in this checkpoint: they "
+                    f"were {kept.state} and are now {meta.state}. Change them back, give them "
+                    "another name, or use a new checkpointLocation"
+                )
+            fitted[name] = kept
+            continue
         *earlier, state = evolve(codecs[name], name, kept.history)
         fitted[name] = msgspec.structs.replace(kept, state=state, earlier=tuple(earlier))
     return fitted

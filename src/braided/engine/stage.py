@@ -7,7 +7,6 @@ again. What does change travels with the job as one local property, `BATCH_PROPE
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,23 +19,13 @@ from pyspark.util import PythonEvalType
 
 from braided.control.table import RoutingTable
 from braided.engine.flow import OperatorStep
+from braided.engine.place import Place
 from braided.engine.program import PackedProgram, Program
 from braided.engine.route import PLACE, Route, order_columns, quoted
 from braided.engine.task import ChannelTask, TaskSpec
 from braided.state.manifest import OperatorMeta
-from braided.state.slots import Limits
 
-__all__ = ["Place", "Stage"]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a query's state is."""
-
-    flow: str
-    root: str
-    cache: str
-    limits: Limits
+__all__ = ["Stage"]
 
 
 class Stage:

@@ -70,6 +70,8 @@ class BatchSpec(msgspec.Struct, frozen=True):
     batch: int
     batch_time_ms: int
     watermark_ms: int
+    late_watermark_ms: int
+    """The watermark of the batch before, by which rows are late."""
     due: dict[str, dict[int, list[int]]]
     """Slots with a timer that is due, by operator and channel."""
     cut: int | None

@@ -206,6 +206,7 @@ class OperatorHarness:
             batch=number,
             batch_time_ms=self._now_ms,
             watermark_ms=self._watermark_ms,
+            late_watermark_ms=self._watermark_ms,
             due={self._name: {0: due}},
             cut=None,
         )
