@@ -299,7 +299,9 @@ def test_a_new_nested_field_without_a_default_is_refused() -> None:
 
 def test_an_operator_with_none_of_the_stored_fields_is_taken_for_another() -> None:
     _, history = started(codec_of(Field("a", int, 0), Field("b", list[int], [])))
-    with pytest.raises(CheckpointMismatchError, match=r"a: int, b: list\[int\]\): is it another"):
+    with pytest.raises(
+        CheckpointMismatchError, match=r"a: int, b: list\[int\]\), as if it were another"
+    ):
         started(codec_of(Field("c", int, 0)), history)
     _, empty = started(codec_of())
     started(codec_of(Field("c", int, 0)), empty)

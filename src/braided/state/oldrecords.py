@@ -77,7 +77,9 @@ def _losses(codec: StateCodec, now: str, history: Sequence[str]) -> list[str]:
     last = json.loads(history[-1])["fields"]
     if last and not any(field["id"] in today for field in last):
         had = ", ".join(f"{field['name']}: {text(field['type'])}" for field in last)
-        return [f"it has none of the fields that are stored ({had}): is it another operator?"]
+        return [
+            f"it has none of the fields that are stored ({had}), as if it were another operator"
+        ]
     found: dict[int, str] = {}
     for version in range(len(history), 0, -1):
         where = "" if version == len(history) else f" (in records of version {version})"
