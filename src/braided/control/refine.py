@@ -86,11 +86,12 @@ class _Shelves:
     """Each channel's movable slots in order of weight, laid out when first asked for."""
 
     def __init__(self, slots: Slots, weights: Loads) -> None:
-        movable = np.flatnonzero(weights > 0)
-        # Among equal weights the lower slot is found first.
-        self._slots = movable[np.lexsort((movable, weights[movable], slots[movable]))]
-        self._weights = weights[self._slots]
-        self._channels = slots[self._slots]
+        # Sorting numbers of 16 bits is a matter of counting; sorting all weights would take longer
+        # than everything else here, and few channels are ever asked for.
+        few = slots.astype(np.uint16) if slots.max() < 1 << 16 else slots
+        self._slots = np.argsort(few, kind="stable")
+        self._ends = np.cumsum(np.bincount(slots))
+        self._weights = weights
         self._shelves: dict[int, list[tuple[float, int]]] = {}
 
     def take(self, channel: int, peak: float, low: float) -> tuple[float, int] | None:
@@ -117,9 +118,16 @@ class _Shelves:
     def _of(self, channel: int) -> list[tuple[float, int]]:
         shelf = self._shelves.get(channel)
         if shelf is None:
-            start, end = np.searchsorted(self._channels, (channel, channel + 1))
-            shelf = list(
-                zip(self._weights[start:end].tolist(), self._slots[start:end].tolist(), strict=True)
-            )
-            self._shelves[channel] = shelf
+            shelf = self._shelves[channel] = self._laid_out(channel)
         return shelf
+
+    def _laid_out(self, channel: int) -> list[tuple[float, int]]:
+        if channel >= self._ends.size:
+            return []
+        start = self._ends[channel - 1] if channel else 0
+        mine = self._slots[start : self._ends[channel]]
+        weight = self._weights[mine]
+        # Stable, so that among equal weights the lower slot is found first.
+        order = np.argsort(weight, kind="stable")
+        order = order[np.searchsorted(weight[order], 0.0, side="right") :]
+        return list(zip(weight[order].tolist(), mine[order].tolist(), strict=True))
