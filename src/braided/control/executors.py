@@ -42,7 +42,9 @@ class Layout:
     def even(cls, slots: int, executors: int, channels: int) -> Layout:
         """The first layout: ranges and channels as equal as they can be."""
         if not 1 <= executors <= min(slots, channels):
-            raise ValueError(f"{slots} slots and {channels} channels can't be {executors} executors")
+            raise ValueError(
+                f"{slots} slots and {channels} channels can't be {executors} executors"
+            )
         bounds = tuple(slots * e // executors for e in range(executors + 1))
         cuts = [channels * e // executors for e in range(executors + 1)]
         return cls(bounds, tuple(tuple(range(low, high)) for low, high in pairwise(cuts)))
@@ -92,9 +94,9 @@ def resized(layout: Layout, counts: Sequence[int]) -> tuple[Layout, dict[int, in
     if len(counts) != len(layout.channels) or min(counts) < 1:
         raise ValueError("every executor needs a number of channels of at least 1")
     total = sum(counts)
-    given_up = [
-        c for own, n in zip(layout.channels, counts, strict=True) for c in own[n:]
-    ] + list(range(layout.total, total))
+    given_up = [c for own, n in zip(layout.channels, counts, strict=True) for c in own[n:]] + list(
+        range(layout.total, total)
+    )
     free = sorted(given_up)
     after = []
     for own, count in zip(layout.channels, counts, strict=True):
@@ -127,9 +129,9 @@ def balance_within(
     executor_of = np.repeat(np.arange(len(layout.channels)), np.diff(layout.bounds))
     at_home = slots < layout.total
     at_home &= owners[np.minimum(slots, layout.total - 1)] == executor_of
-    of_channels = np.bincount(
-        slots[at_home], weights=load[at_home], minlength=layout.total
-    ).astype(np.float64)
+    of_channels = np.bincount(slots[at_home], weights=load[at_home], minlength=layout.total).astype(
+        np.float64
+    )
     counts = np.array([len(own) for own in layout.channels])
     target = theta * layout.loads(load) / counts
     looked_at = np.zeros(len(layout.channels), dtype=bool)
@@ -176,9 +178,7 @@ def reshaped(
 _Range = tuple[int, int, list[int]]
 
 
-def _split(
-    ranges: list[_Range], load: Loads, most: float, reasons: list[str]
-) -> list[_Range]:
+def _split(ranges: list[_Range], load: Loads, most: float, reasons: list[str]) -> list[_Range]:
     done: list[_Range] = []
     waiting = list(reversed(ranges))
     while waiting:
@@ -197,9 +197,7 @@ def _split(
     return done
 
 
-def _merge(
-    ranges: list[_Range], load: Loads, least: float, reasons: list[str]
-) -> list[_Range]:
+def _merge(ranges: list[_Range], load: Loads, least: float, reasons: list[str]) -> list[_Range]:
     weights = [float(load[low:high].sum()) for low, high, _ in ranges]
     while len(ranges) > 1:
         together = [a + b for a, b in pairwise(weights)]
@@ -208,7 +206,8 @@ def _merge(
             break
         (low, _, own), (_, high, other) = ranges[first : first + 2]
         reasons.append(
-            f"slots {low} to {high - 1} need {together[first]:.1f} channels in two executors: merged"
+            f"slots {low} to {high - 1} need {together[first]:.1f} channels in two "
+            "executors: merged"
         )
         ranges[first : first + 2] = [(low, high, own + other)]
         weights[first : first + 2] = [together[first]]

@@ -12,12 +12,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from braided.control.executors import Layout
 from braided.control.table import Loads, RoutingTable
 
-__all__ = ["FlowSample", "FlowView", "HeavyKey", "OperatorSample", "OperatorView", "congestion"]
+__all__ = [
+    "FlowSample",
+    "FlowView",
+    "HeavyKey",
+    "KeyLoad",
+    "OperatorSample",
+    "OperatorView",
+    "congestion",
+]
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,17 @@ class HeavyKey:
     rows_max: float
 
 
+@dataclass(frozen=True)
+class KeyLoad:
+    """A heavy key in a view: busy seconds per second, with the bounds of the estimate."""
+
+    key: bytes
+    slot: int
+    load: float
+    load_min: float
+    load_max: float
+
+
 @dataclass(frozen=True, eq=False)
 class OperatorSample:
     """One operator in one batch; arrays have one entry per slot, `channel_busy_s` per channel."""
@@ -40,11 +57,12 @@ class OperatorSample:
     rows: Loads
     busy_s: Loads
     keys: Loads
-    bytes: Loads
+    state_bytes: Loads
     channel_busy_s: Loads
     rows_out: float = 0.0
     backlog_rows: float = 0.0  # taken in by nobody yet, or carried
     heavy: tuple[HeavyKey, ...] = ()
+    pinned: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,15 +91,16 @@ class OperatorView:
     table: RoutingTable
     load: Loads  # per slot, predicted
     keys: Loads
-    bytes: Loads
+    state_bytes: Loads
     arrival_rate: float
-    throughput: float
+    throughput: float  # rows per second of batch time, or of the interval if that is longer
     true_rate: float  # rows that one channel would process in a second of uninterrupted work
     selectivity: float  # rows out per row in
     backlog_rows: float
     congestion: float
-    channel_load: Loads  # of the last batch, measured
-    heavy: tuple[HeavyKey, ...] = ()
+    channel_load: Loads  # of the last batches, measured
+    heavy: tuple[KeyLoad, ...] = ()
+    pinned: frozenset[bytes] = frozenset()
     layout: Layout | None = None  # its executors, where it has more than one
 
     @property
@@ -108,14 +127,14 @@ class FlowView:
         return not self.upstream.get(name)
 
 
-def congestion(channel_busy_s: Loads, interval_s: float, backlog_s: float = 0.0) -> float:
+def congestion(work_s: float, interval_s: float, blame: float = 1.0) -> float:
     """The share of the work at hand that does not fit the interval, in [0, 1).
 
-    The worst channel speaks for the operator, so that one hot channel shows. What waits already
-    is work at hand too. This is the share of time that input waits for the operator, which the
-    splitter of Gedik et al. measures as the time it is blocked.
+    The work of a batch is as long as its busiest channels are, not the average ones, so that one
+    hot channel shows; what waits already is work at hand too. This is the share of time that input
+    waits, which the splitter of Gedik et al. measures as the time it is blocked. `blame` is how
+    much of it is this operator's doing: 1 for the one that takes longest.
     """
-    if interval_s <= 0:
+    if interval_s <= 0 or work_s <= interval_s:
         return 0.0
-    at_hand = float(np.max(channel_busy_s, initial=0.0)) + backlog_s
-    return max(0.0, 1.0 - interval_s / at_hand) if at_hand > 0 else 0.0
+    return blame * (1.0 - interval_s / work_s)

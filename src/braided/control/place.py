@@ -63,7 +63,7 @@ def place(
     cores: Sequence[int],
     phi_bytes_per_s: float = PHI_BYTES_PER_S,
 ) -> Placed:
-    """The placement nearest to the current one in which everybody has as many cores as asked for."""
+    """The placement in which everybody has the cores asked for, near the current one."""
     _check(demands, current, cores)
     phi = phi_bytes_per_s
     highest = max((d.intensity for d in demands), default=0.0)

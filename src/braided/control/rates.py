@@ -33,9 +33,7 @@ def demands(flow: FlowView, catch_up_s: float = CATCH_UP_S) -> dict[str, float]:
         if not above:
             found[name] = operator.arrival_rate + waiting
         else:
-            found[name] = waiting + sum(
-                found[up] * flow.operators[up].selectivity for up in above
-            )
+            found[name] = waiting + sum(found[up] * flow.operators[up].selectivity for up in above)
     return found
 
 

@@ -206,7 +206,7 @@ class Saso:
         for name, operator in flow.operators.items():
             steps = limits.levels(operator.table.slots.size)
             state = _where(memory.get(name), operator.channels, steps)
-            congested = operator.congestion > self.threshold
+            congested = bool(operator.congestion > self.threshold)
             state, why = saso_step(state, steps, operator.throughput, congested, self.sensitivity)
             wishes[name] = Wish(
                 steps[state.level],

@@ -143,10 +143,8 @@ class SasoPaper:
             steps = limits.levels(operator.table.slots.size)
             state = _restored(memory.get(name), len(steps))
             state.level = level_of(operator.channels, steps)
-            congested = operator.congestion > self.threshold
-            channels = paper_step(
-                state, steps, operator.throughput, congested, self.sensitivity
-            )
+            congested = bool(operator.congestion > self.threshold)
+            channels = paper_step(state, steps, operator.throughput, congested, self.sensitivity)
             wishes[name] = Wish(channels, "as printed")
             after[name] = _stored(state)
         return wishes, after

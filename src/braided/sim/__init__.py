@@ -1,0 +1,1 @@
+"""A cluster to try policies on: seeded, deterministic, and without Spark."""
