@@ -3,12 +3,13 @@
 What a decision expects is one number. Where more channels were taken because input waited, it is
 throughput; where a table was changed to even out the work, it is the share of the work that the
 busiest channel has, which does not depend on how much work there is; where channels were given up,
-it is that nobody waits. Three verdicts:
+it is that nobody waits. Four verdicts:
 
 - *effective*: a good part of what was promised has come;
 - *overtaken*: the load is another one by now, and the promise was about the old one;
-- *ineffective*: neither. The kind of decision is held back for that operator, at first for some
-  batches, for twice as many each time in a row, or until the load has changed.
+- *unclear*: what was promised is less than chance makes of it from batch to batch;
+- *ineffective*: none of these. The kind of decision is held back for that operator, at first for
+  some batches, for twice as many each time in a row, or until the load has changed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _STILL_TRUE = 0.25
 """The least part of a promise that the load of today must still hold out."""
 _OTHER_LOAD = 0.2
 """By how much the arrival rate changes before it is another load."""
+_CHANCE = 3.0
+"""Standard deviations of a channel's rows that a promise must be worth to be judged."""
 _WAITS = 0.2
 _HOLD_BATCHES = 10
 _HOLD_DOUBLINGS = 4
@@ -44,6 +47,7 @@ class Expectation:
     before: float
     expected: float
     arrival_rate: float
+    interval_s: float
     table: RoutingTable  # the one that was given up
 
 
@@ -62,7 +66,7 @@ class Verdict:
 
 
 def expectation(
-    decision: int, kind: str, operator: OperatorView, after: RoutingTable
+    decision: int, kind: str, operator: OperatorView, after: RoutingTable, interval_s: float
 ) -> Expectation | None:
     """What a change to that table should bring; nothing where there is nothing to measure."""
     if operator.total_load <= 0:
@@ -79,7 +83,14 @@ def expectation(
     else:
         metric, before, expected = "busiest_share", share_before, share_after
     return Expectation(
-        decision, kind, metric, before, expected, operator.arrival_rate, operator.table
+        decision=decision,
+        kind=kind,
+        metric=metric,
+        before=before,
+        expected=expected,
+        arrival_rate=operator.arrival_rate,
+        interval_s=interval_s,
+        table=operator.table,
     )
 
 
@@ -126,6 +137,9 @@ def _balanced(promise: Expectation, operator: OperatorView) -> Verdict:
     promised = before - _busiest_share(operator.table, operator)
     if promised < _STILL_TRUE * (promise.before - promise.expected):
         return Verdict("overtaken", observed)
+    rows = operator.throughput * promise.interval_s / operator.channels
+    if promised < _CHANCE * observed / max(rows, 1.0) ** 0.5:
+        return Verdict("unclear", observed)
     came = before - observed
     return Verdict("effective" if came >= _CAME_TRUE * promised else "ineffective", observed)
 

@@ -36,7 +36,7 @@ from braided.control.judging import (
 from braided.control.measurement import FlowSample, FlowView, OperatorView
 from braided.control.measuring import Measuring
 from braided.control.policy import BalancePolicy, Limits, Memory, ScalePolicy, Wish
-from braided.control.saso import Saso
+from braided.control.rates import Ds2
 from braided.control.table import RoutingTable
 from braided.control.window import LENGTH_BATCHES
 from braided.control.worth import Prices, weigh
@@ -46,12 +46,15 @@ __all__ = ["Controller", "Cycle", "Settings"]
 _REDIVIDE = 1.1
 """Channels change executors when the busiest executor's load per channel falls by this factor."""
 
+_SAY_AGAIN = 20
+"""Batches between two events about plans that do not pay: there may be one in every batch."""
+
 
 @dataclass(frozen=True)
 class Settings:
     """What a controller runs with. The defaults are what a query has that sets no option."""
 
-    scale: ScalePolicy = field(default_factory=Saso)
+    scale: ScalePolicy = field(default_factory=Ds2)
     balance: BalancePolicy = field(default_factory=lambda: Elasticutor(theta=1.05))
     limits: Limits = field(default_factory=Limits)
     prices: Prices = field(default_factory=Prices)
@@ -80,7 +83,9 @@ class _Operator:
 
     requested: RoutingTable | None = None
     promise: Expectation | None = None
+    dropped_at: int | None = None  # when a plan that did not pay was last spoken of
     scaled_at: int | None = None
+    lower: list[int] = field(default_factory=list)  # the last wishes, if all were for fewer
     held: dict[str, Held] = field(default_factory=dict)
     cold: dict[bytes, int] = field(default_factory=dict)
     layout: Layout | None = None
@@ -110,7 +115,7 @@ class Controller:
         for name, operator in view.operators.items():
             if not self._is_settled(name, operator):
                 continue
-            table = self._plan(view.batch, operator, wishes.get(name), hosts, events)
+            table = self._plan(view, operator, wishes.get(name), hosts, events)
             if table is not None:
                 tables[name] = table
             pin[name], unpin[name] = self._pins(view.batch, operator, events)
@@ -243,12 +248,18 @@ class Controller:
         limits, own = self.settings.limits, self._operators[operator.name]
         now = operator.channels
         channels = limits.clamp(wish.channels, operator.table.slots.size)
+        fewer = channels <= now * (1 - limits.hysteresis) and channels < now
+        own.lower = [*own.lower, channels][-limits.calm_batches :] if fewer else []
         if channels == now:
             return now, ""
         if own.scaled_at is not None and batch - own.scaled_at <= limits.cooldown_batches:
             return now, f"cooling down since batch {own.scaled_at}"
-        if channels < now and channels > now * (1 - limits.hysteresis):
-            return now, f"less than {limits.hysteresis:.0%} fewer"
+        if channels < now:
+            if not fewer:
+                return now, f"less than {limits.hysteresis:.0%} fewer"
+            if len(own.lower) < limits.calm_batches:
+                return now, f"calm for {len(own.lower)} of {limits.calm_batches} batches"
+            channels = max(own.lower)
         kind = "scale-up" if channels > now else "scale-down"
         if is_held(own.held.get(kind), operator, batch):
             return now, f"held back until batch {own.held[kind].until}: it did not help before"
@@ -258,15 +269,17 @@ class Controller:
 
     def _plan(
         self,
-        batch: int,
+        view: FlowView,
         operator: OperatorView,
         wish: Wish | None,
         hosts: Mapping[str, Sequence[int]] | None,
         events: list[Event],
     ) -> RoutingTable | None:
-        own, now = self._operators[operator.name], operator.channels
+        own, now, batch = self._operators[operator.name], operator.channels, view.batch
         channels = now
         decided: list[Decided] = []
+        if wish is None or wish.channels >= now:
+            own.lower = []
         if wish is not None and wish.channels != now:
             channels, held = self._granted(batch, operator, wish)
             kind = "scale-up" if wish.channels > now else "scale-down"
@@ -289,7 +302,7 @@ class Controller:
                 events += decided
                 return None
         last = decided[-1] if channels == now else decided[0]
-        promise = expectation(last.decision, kind, operator, table)
+        promise = expectation(last.decision, kind, operator, table, view.interval_s)
         if promise is not None:
             informed = msgspec.structs.replace(
                 last, metric=promise.metric, before=promise.before, expected=promise.expected
@@ -299,6 +312,9 @@ class Controller:
         worth = weigh(operator, table, self.settings.prices, where)
         # A wish for channels has been weighed by its policy; only moves have to pay here.
         dropped = channels == now and not worth.pays
+        if dropped and own.dropped_at is not None and batch < own.dropped_at + _SAY_AGAIN:
+            return None
+        own.dropped_at = batch if dropped else None
         events += decided
         events.append(
             Planned(

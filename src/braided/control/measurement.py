@@ -127,14 +127,19 @@ class FlowView:
         return not self.upstream.get(name)
 
 
-def congestion(work_s: float, interval_s: float, blame: float = 1.0) -> float:
-    """The share of the work at hand that does not fit the interval, in [0, 1).
+def congestion(
+    work_s: float, interval_s: float, collected_s: float = 0.0, blame: float = 1.0
+) -> float:
+    """The share of the work at hand that is not done in the time that it may take, in [0, 1).
 
     The work of a batch is as long as its busiest channels are, not the average ones, so that one
-    hot channel shows; what waits already is work at hand too. This is the share of time that input
-    waits, which the splitter of Gedik et al. measures as the time it is blocked. `blame` is how
-    much of it is this operator's doing: 1 for the one that takes longest.
+    hot channel shows; what waits already is work at hand too. It may take the interval. A batch
+    that had to collect for longer, because those before it were late, may take half as long as
+    that: then the delay is worked off. This is the share of time that input waits, which the
+    splitter of Gedik et al. measures as the time it is blocked. `blame` is how much of it is this
+    operator's doing: 1 for the one that takes longest.
     """
-    if interval_s <= 0 or work_s <= interval_s:
+    may_take_s = max(interval_s, collected_s / 2)
+    if interval_s <= 0 or work_s <= may_take_s:
         return 0.0
-    return blame * (1.0 - interval_s / work_s)
+    return blame * (1.0 - may_take_s / work_s)

@@ -39,7 +39,6 @@ class _OperatorWindow:
 
     def restart(self, channels: int) -> None:
         self.channels = channels
-        self.arrival = Recent(_SHORT_BATCHES)
         self.throughput = Recent(_SHORT_BATCHES)
         self.congestion = Recent(_SHORT_BATCHES)
 
@@ -88,12 +87,16 @@ class Measuring:
         throughput = rows / max(sample.duration_s, sample.interval_s, 1e-9)
         waiting_s = operator.backlog_rows / throughput if throughput > 0 else 0.0
         window.slots.add(operator.rows, operator.busy_s)
-        window.arrival.add(rows / collected_s)
         window.throughput.add(throughput)
-        window.congestion.add(congestion(sample.duration_s + waiting_s, sample.interval_s, blame))
+        window.congestion.add(
+            congestion(sample.duration_s + waiting_s, sample.interval_s, collected_s, blame)
+        )
         if rows > 0:
             window.selectivity.add(operator.rows_out / rows)
-        arrival = window.arrival.mean()
+        # Rows are counted: nothing in their number is noise, and a surge should be met at once.
+        arrival = rows / collected_s
+        # What has come in while a batch took longer than its interval waits for the next one.
+        late_s = max(0.0, sample.duration_s - sample.interval_s)
         cost_s = window.slots.cost_s()
         mean_cost_s = float(window.slots.share() @ cost_s)
         return OperatorView(
@@ -106,7 +109,7 @@ class Measuring:
             throughput=window.throughput.mean(),
             true_rate=1 / mean_cost_s if mean_cost_s > 0 and busy_s > 0 else 0.0,
             selectivity=window.selectivity.mean(),
-            backlog_rows=operator.backlog_rows,
+            backlog_rows=operator.backlog_rows + late_s * arrival,
             congestion=window.congestion.mean(),
             channel_load=operator.channel_busy_s / collected_s,
             heavy=_key_loads(operator, collected_s, cost_s),

@@ -26,6 +26,8 @@ __all__ = ["Model"]
 
 _FIT_MIN, _FIT_MAX = 0.25, 4.0
 _FIT_STEP = 0.3
+_FULL = 0.9
+"""The part of an interval that a batch may take."""
 _NEAR = 1.05
 """A target nobody can meet is replaced by what is this near to the best there is."""
 
@@ -47,7 +49,11 @@ class Model:
         fixed_s = flow.interval_s / 2 + flow.overhead_s
         available = limits.total_max or sum(s.channels_max for s in stations.values())
         best_s = fit * sum(s.time_s(s.channels_max) for s in stations.values())
-        target_s = max(self.target_s - fixed_s, _NEAR * best_s) / fit
+        allowed_s = self.target_s - fixed_s
+        if flow.interval_s > 0:
+            # Whatever the target: batches that take longer than their interval pile up.
+            allowed_s = min(allowed_s, _FULL * flow.interval_s - flow.overhead_s)
+        target_s = max(allowed_s, _NEAR * best_s) / fit
         found = allocate(list(stations.values()), target_s, available)
         expected_s = fixed_s + fit * found.time_s
         wishes = {

@@ -27,15 +27,17 @@ Memory = dict[str, Any]
 class Limits:
     """What no policy may go beyond, per operator, and how soon it may change its mind.
 
-    After a change of the number of channels the next one waits `cooldown_batches`; fewer channels
-    are only taken when the wish is below `1 - hysteresis` of what there is.
+    After a change of the number of channels the next one waits `cooldown_batches`. Fewer channels
+    are only taken when the wish is below `1 - hysteresis` of what there is, and was so in
+    `calm_batches` batches in a row; then the highest of those wishes counts.
     """
 
     channels_min: int = 1
     channels_max: int = 64
     total_max: int | None = None  # over all operators: the cores there are
     cooldown_batches: int = 0
-    hysteresis: float = 0.0
+    hysteresis: float = 0.1
+    calm_batches: int = 3
 
     def __post_init__(self) -> None:
         if not 1 <= self.channels_min <= self.channels_max:

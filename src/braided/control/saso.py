@@ -21,6 +21,8 @@ P5 remote      up did not help, congestion stays: it is not ours, go back down
   whole load. Without this, a significant gain being asked for, a look down would not find back.
 - After a change of load the throughput to compare with is today's, not that of the first period
   of the stay: else a load that rose and fell again would not be seen to fall.
+- In micro-batches a look down is a batch that is late, and what it leaves undone makes the next
+  ones late. Busy time is measured here, so a level below that can't do the work is not looked at.
 - What was forgotten is `None`, not a 0 or ∞ that compares.
 
 Significance: s = 0.1 + 0.9(1 - α), and α = 1 is the most sensitive.
@@ -34,7 +36,7 @@ from dataclasses import dataclass
 import msgspec
 
 from braided.control.levels import level_of
-from braided.control.measurement import FlowView
+from braided.control.measurement import FlowView, OperatorView
 from braided.control.policy import Limits, Memory, Wish
 
 __all__ = ["CONGESTED", "SENSITIVITY", "Level", "Saso", "SasoState", "saso_step"]
@@ -42,6 +44,8 @@ __all__ = ["CONGESTED", "SENSITIVITY", "Level", "Saso", "SasoState", "saso_step"
 CONGESTED = 0.2
 """The congestion index above which an operator is congested; 0.01 to 0.3 does well (B.3)."""
 SENSITIVITY = 0.5
+_UNEVEN = 1.1
+"""What the busiest channel has over the average, at best, by chance alone."""
 
 
 class Level(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,8 +76,12 @@ def saso_step(
     throughput: float,
     congested: bool,
     sensitivity: float = SENSITIVITY,
+    fits_below: bool = True,
 ) -> tuple[SasoState, str]:
-    """One adaptation period: the state with the level to go to, and which principle spoke."""
+    """One adaptation period: the state with the level to go to, and which principle spoke.
+
+    `fits_below` is False where it is known without going there that the level below is too small.
+    """
     seen = _Period(state, steps, throughput, congested, 0.1 + 0.9 * (1.0 - sensitivity))
     if seen.is_remote():
         seen.note(first=None)
@@ -91,7 +99,7 @@ def saso_step(
         if seen.is_better_above():
             return seen.go(+1), f"congested{changed} (P1)"
         return seen.go(0), "congested, and the level above is known to be no better (P1)"
-    if seen.here > 0 and not seen.below.congested:
+    if seen.here > 0 and not seen.below.congested and fits_below:
         return seen.go(-1), f"not congested{changed}, nor known to be below (P2)"
     return seen.go(0), "settled"
 
@@ -207,7 +215,10 @@ class Saso:
             steps = limits.levels(operator.table.slots.size)
             state = _where(memory.get(name), operator.channels, steps)
             congested = bool(operator.congestion > self.threshold)
-            state, why = saso_step(state, steps, operator.throughput, congested, self.sensitivity)
+            fits = _fits(flow, operator, steps[max(0, state.level - 1)])
+            state, why = saso_step(
+                state, steps, operator.throughput, congested, self.sensitivity, fits
+            )
             wishes[name] = Wish(
                 steps[state.level],
                 f"{why}: congestion {operator.congestion:.2f}, {operator.throughput:,.0f} rows/s "
@@ -215,6 +226,12 @@ class Saso:
             )
             after[name] = msgspec.to_builtins(state)
         return wishes, after
+
+
+def _fits(flow: FlowView, operator: OperatorView, channels: int) -> bool:
+    """Whether a batch's work would be done in its interval on so many channels."""
+    busiest = max(_UNEVEN * operator.total_load / channels, float(operator.load.max()))
+    return flow.overhead_s + busiest * flow.interval_s <= flow.interval_s
 
 
 def _where(remembered: object, channels: int, steps: tuple[int, ...]) -> SasoState:

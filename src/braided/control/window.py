@@ -4,9 +4,11 @@ A window has one parameter, its length in batches: a short one follows spikes, a
 Two things keep a long one from being slow and a short one from being nervous:
 
 - Rows are counted, not timed, so the only noise in them is chance. A slot's *share* of the rows is
-  averaged over the window until a batch shows one that chance does not explain (more than
-  `SURPRISE` standard deviations of a Poisson count); then that slot's window begins anew, and a
-  moved hotspot is known after one batch. A batch without rows says nothing about shares.
+  averaged over the window until a batch shows one that chance does not explain: more than
+  `SURPRISE` standard deviations of a Poisson count. Then that slot's window begins anew, and that
+  of all slots where they are off together (the mean of their squared deviations, which chance
+  makes 1, is above `UPHEAVAL`). So a moved hotspot and shuffled keys are known after one batch. A
+  batch without rows says nothing about shares.
 - Time is noisy: a pause of the machine falls on whatever slot was open. So time is kept as cost per
   row, pulled towards the operator's median where a slot had few rows, and a sample far above what
   the window expects counts in full only when the next one is like it.
@@ -27,6 +29,7 @@ __all__ = ["LENGTH_BATCHES", "Recent", "SlotWindow"]
 
 LENGTH_BATCHES = 8
 SURPRISE = 4.0
+UPHEAVAL = 2.0
 OUTLIER = 4.0
 """How many times the expected cost a sample may be before it has to be seen twice."""
 PRIOR_ROWS = 8.0
@@ -86,7 +89,10 @@ class SlotWindow:
         known = self._of_rows > 0
         expected = np.divide(self._rows, self._of_rows, out=np.zeros_like(counted), where=known)
         expected *= total
-        news = np.abs(counted - expected) > SURPRISE * np.sqrt(expected + 1.0)
+        off = (counted - expected) ** 2 / (expected + 1.0)
+        news = off > SURPRISE**2
+        if off.mean() > UPHEAVAL:
+            news[:] = True
         keep = np.where(known & ~news, self._keep, 0.0)
         self._rows = keep * self._rows + counted
         self._of_rows = keep * self._of_rows + total

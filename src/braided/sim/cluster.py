@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from braided.control.events import Decided, Event, Judged
+from braided.control.events import Event, Judged, Planned
 from braided.control.loop import Controller, Settings
 from braided.control.measurement import FlowSample, OperatorSample
 from braided.control.table import Loads, RoutingTable, moves
@@ -102,21 +102,19 @@ class Run:
         latency = np.array([b.latency_s for b in self.batches])
         end_s = self.batches[-1].start_s + self.batches[-1].duration_s
         judged = [e for e in self.events if isinstance(e, Judged)]
-        followed = [e for e in self.events if isinstance(e, Decided) and not e.held]
+        plans = [e for e in self.events if isinstance(e, Planned) and not e.dropped]
         return {
             "batches": len(self.batches),
             "rows_per_s": float(rows.sum() / end_s),
             "latency_s": float(np.average(latency, weights=np.maximum(rows, 1e-9))),
             "latency_p99_s": float(np.quantile([b.latency_max_s for b in self.batches], 0.99)),
             "batch_p99_s": float(np.quantile(took, 0.99)),
-            "channel_s": float(
-                sum(b.channels * max(b.duration_s, 0.0) for b in self.batches)
-            ),
+            "channel_s": float(sum(b.channels * max(b.duration_s, 0.0) for b in self.batches)),
             "imbalance": float(np.median([b.imbalance for b in self.batches])),
             "bound_ratio": float(np.median([b.bound_ratio for b in self.batches])),
             "moved_slots": int(sum(b.moved_slots for b in self.batches)),
             "moved_mb": float(sum(b.moved_bytes for b in self.batches) / 1e6),
-            "decisions": len(followed),
+            "plans": len(plans),
             "ineffective": sum(e.verdict == "ineffective" for e in judged),
         }
 
@@ -142,8 +140,9 @@ class _Simulation:
         events: list[Event] = []
         now_s = taken_s = backlog = 0.0
         while now_s < flow.duration_s:
-            # The trigger's next tick, or at once when it has passed.
-            start_s = max(now_s, (len(records) + 1) * flow.interval_s)
+            # The tick after the last one that was used, or at once when that has passed.
+            tick = int(taken_s / flow.interval_s + 1e-9) + 1
+            start_s = max(now_s, tick * flow.interval_s)
             offered = flow.arrivals.rows(taken_s, start_s)
             arrived = float(self.chance.poisson(offered)) if offered > 0 else 0.0
             taken = min(backlog + arrived, flow.rows_max)
@@ -193,7 +192,7 @@ class _Simulation:
     ) -> tuple[list[OperatorSample], float, float, float]:
         """Every operator's part; the busiest channels, the best possible, and the time in all."""
         flow = self.flow
-        given = {}
+        given: dict[str, float] = {}
         samples: list[OperatorSample] = []
         busiest = bound = stages_s = 0.0
         for operator in flow.operators:
@@ -203,9 +202,9 @@ class _Simulation:
             counted = self.chance.poisson(shares * taken).astype(np.float64)
             jitter = 1 + flow.noise * self.chance.standard_normal(operator.slots)
             busy_s = counted * operator.row_s * np.maximum(jitter, 0.1)
-            of_channels = np.bincount(
-                table.slots, weights=busy_s, minlength=table.channels
-            ).astype(np.float64)
+            of_channels = np.bincount(table.slots, weights=busy_s, minlength=table.channels).astype(
+                np.float64
+            )
             given[operator.name] = taken * operator.selectivity
             samples.append(
                 OperatorSample(
@@ -273,9 +272,7 @@ class _Simulation:
         # One channel more than any table has now, so that a plan can look up the ones it adds.
         most = self.flow.cluster.hosts * self.flow.cluster.cores
         hosts = self.flow.cluster.hosts
-        return {
-            o.name: _hosts(max(most, o.slots), hosts).tolist() for o in self.flow.operators
-        }
+        return {o.name: _hosts(max(most, o.slots), hosts).tolist() for o in self.flow.operators}
 
 
 def _hosts(channels: int, hosts: int) -> npt.NDArray[np.int64]:

@@ -31,8 +31,8 @@ class Keys(Protocol):
 
 def zipf_shares(keys: int, skew: float) -> Loads:
     """Shares of keys in order of rank: 1/rank^skew, summing to 1."""
-    weight = 1.0 / np.arange(1, keys + 1) ** skew
-    return weight / weight.sum()
+    weight: Loads = np.arange(1, keys + 1, dtype=np.float64) ** -skew
+    return weight / float(weight.sum())
 
 
 def slot_of_keys(keys: int, slots: int) -> npt.NDArray[np.int64]:

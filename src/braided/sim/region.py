@@ -20,7 +20,7 @@ from braided.control.policy import Limits, Memory, ScalePolicy
 from braided.control.table import RoutingTable
 from braided.sim.arrivals import Arrivals
 
-__all__ = ["Period", "Region", "Settling", "run_region", "settling"]
+__all__ = ["Period", "Region", "Settling", "run_region", "settling", "tracking"]
 
 _SLOTS = 64
 _NAME = "region"
@@ -86,7 +86,7 @@ class Settling:
     """The four properties after one change of load.
 
     `periods` is how long it took until the channels were right and stayed so, but for looks: one
-    period one level down and back. `levels` is how far they had to go. `overshoot` is by how many
+    period on another level, and back to rest. `levels` is how far they had to go. `overshoot` is by how many
     channels they went beyond where they came from and where they had to go; `oscillations` how
     often they changed after settling, looks not counted.
     """
@@ -125,12 +125,41 @@ def settling(
     return found
 
 
+def tracking(periods: Sequence[Period], levels: Sequence[int]) -> Settling:
+    """How a load was followed that changes all the time.
+
+    Settled is who is on the level that is needed, or next to it; overshoot is what goes beyond all
+    that was ever needed; oscillations are turns that the load did not make.
+    """
+    level = {channels: n for n, channels in enumerate(levels)}
+    used = _without_looks([p.channels for p in periods])
+    needed = [p.needed for p in periods]
+    off = [abs(level[a] - level[b]) > 1 for a, b in zip(used, needed, strict=True)]
+    settled = next((n for n, is_off in enumerate(off) if not is_off), len(off))
+    return Settling(
+        at_s=0.0,
+        levels=abs(level[needed[settled]] - level[used[0]]),
+        periods=settled if not any(off[settled:]) else len(off) - off[::-1].index(True),
+        overshoot=max(0, max(used) - max(needed)),
+        oscillations=max(0, _turns(used[settled:]) - _turns(needed[settled:])),
+    )
+
+
+def _turns(series: Sequence[int]) -> int:
+    steps = [b - a for a, b in pairwise(series) if a != b]
+    return sum((a > 0) != (b > 0) for a, b in pairwise(steps))
+
+
 def _without_looks(channels: Sequence[int]) -> list[int]:
-    """The series with every one-period look down replaced by what was around it."""
+    """The series with every look replaced by what was around it: one period elsewhere, then rest.
+
+    Who looks again right after has not come to rest.
+    """
     calm = list(channels)
     for n in range(1, len(calm) - 1):
-        if calm[n] < calm[n - 1] == calm[n + 1]:
-            calm[n] = calm[n - 1]
+        before, *after = calm[n - 1], *channels[n + 1 : n + 3]
+        if all(channel == before for channel in after):
+            calm[n] = before
     return calm
 
 
