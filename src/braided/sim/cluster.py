@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from braided.control.events import Event, Judged, Planned
-from braided.control.loop import Controller, Settings
+from braided.control.loop import Controller
 from braided.control.measurement import FlowSample, OperatorSample
+from braided.control.settings import Settings
 from braided.control.table import Loads, RoutingTable, moves
 from braided.sim.arrivals import Arrivals
 from braided.sim.keys import Keys

@@ -8,9 +8,9 @@ from typing import Any
 
 from braided.bench.report import as_json, as_text
 from braided.control.events import EventLogError, read
-from braided.control.loop import Settings
 from braided.control.policy import BalancePolicy, Limits, ScalePolicy
 from braided.control.registry import balance_policy, policy_names, scale_policy
+from braided.control.settings import Settings
 from braided.errors import BraidedError
 from braided.sim.plot import svg
 from braided.sim.replay import recorded, recorded_fields, replay

@@ -86,9 +86,9 @@ class Settling:
     """The four properties after one change of load.
 
     `periods` is how long it took until the channels were right and stayed so, but for looks: one
-    period on another level, and back to rest. `levels` is how far they had to go. `overshoot` is by how many
-    channels they went beyond where they came from and where they had to go; `oscillations` how
-    often they changed after settling, looks not counted.
+    period on another level, and back to rest. `levels` is how far they had to go. `overshoot` is by
+    how many channels they went beyond where they came from and where they had to go; `oscillations`
+    how often they changed after settling, looks not counted.
     """
 
     at_s: float

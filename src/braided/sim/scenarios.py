@@ -8,10 +8,10 @@ from typing import Any
 
 from braided.control.balancers import Elasticutor
 from braided.control.levels import levels
-from braided.control.loop import Settings
 from braided.control.policy import BalancePolicy, Limits, ScalePolicy
 from braided.control.rates import Ds2
 from braided.control.saso import Saso
+from braided.control.settings import Settings
 from braided.sim.arrivals import Arrivals, Constant, Sine, Spike, Steps
 from braided.sim.cluster import Cluster, Flow, Run, SimOperator, simulate
 from braided.sim.keys import Hotspot, Zipf
