@@ -12,4 +12,5 @@ BENCHES = {
     "floor": "braided.bench.floor",
     "rescale": "braided.bench.rescale",
     "state-size": "braided.bench.state_size",
+    "scheduler": "braided.bench.scheduler",
 }

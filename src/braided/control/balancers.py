@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from braided.control.balance import THETA, channel_loads, rebalance
+from braided.control.balance import THETA, balancing_moves, channel_loads
 from braided.control.executors import balance_within
 from braided.control.measurement import OperatorView
 from braided.control.rescale import rescale
@@ -22,14 +22,24 @@ __all__ = ["Autoflow", "Consistent", "Elasticutor", "Rc", "Static", "hotspot_mov
 
 @dataclass(frozen=True)
 class Elasticutor:
-    """δ ≤ θ with the fewest moves, inside each executor's key range (Elasticutor 3.1)."""
+    """δ ≤ θ with few moves, inside each executor's key range (Elasticutor 3.1).
+
+    Whoever stops right at θ is above it again after the next batch. So once δ is above θ, the
+    rounds go on to half of what is tolerated.
+    """
 
     theta: float = THETA
 
+    @property
+    def goal(self) -> float:
+        return 1 + (self.theta - 1) / 2
+
     def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
         if operator.layout is not None:
-            return balance_within(operator.layout, operator.table, operator.load, self.theta)
-        return _refined(operator.table, operator.load, channels, self.theta)
+            return balance_within(
+                operator.layout, operator.table, operator.load, self.theta, self.goal
+            )
+        return _refined(operator.table, operator.load, channels, self.theta, self.goal)
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,8 @@ class Rc:
     synchronises = True
 
     def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
-        return _refined(operator.table, operator.load, channels, self.theta)
+        goal = Elasticutor(self.theta).goal
+        return _refined(operator.table, operator.load, channels, self.theta, goal)
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,15 @@ def hotspot_moves(table: RoutingTable, load: Loads, factor: float) -> tuple[Slot
     return np.array(moved, dtype=np.int32), emptiest
 
 
-def _refined(table: RoutingTable, load: Loads, channels: int, theta: float) -> RoutingTable:
+def _refined(
+    table: RoutingTable, load: Loads, channels: int, theta: float, goal: float
+) -> RoutingTable:
     """More or fewer channels first, then rounds; one epoch on, whatever it took."""
-    after = rebalance(rescale(table, channels, load), load, theta)
-    return table.next(after.slots, channels)
+    scaled = rescale(table, channels, load)
+    made = balancing_moves(scaled.slots, load, channels, theta, goal=goal)
+    if not made:
+        return scaled
+    slots = scaled.slots.copy()
+    for move in made:
+        slots[move.slot] = move.channel
+    return table.next(slots, channels)

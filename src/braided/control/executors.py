@@ -12,11 +12,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
-from braided.control.balance import rebalance
+from braided.control.balance import balancing_moves
 from braided.control.rescale import rehomed
 from braided.control.table import Loads, RoutingTable, Slots
 
@@ -49,7 +51,7 @@ class Layout:
         cuts = [channels * e // executors for e in range(executors + 1)]
         return cls(bounds, tuple(tuple(range(low, high)) for low, high in pairwise(cuts)))
 
-    @property
+    @cached_property
     def total(self) -> int:
         return sum(len(own) for own in self.channels)
 
@@ -57,12 +59,40 @@ class Layout:
         """The load of each executor."""
         return np.add.reduceat(load, self.bounds[:-1])
 
+    @cached_property
     def owners(self) -> Slots:
         """The executor of each channel."""
         found = np.empty(self.total, dtype=np.int32)
         for executor, own in enumerate(self.channels):
             found[list(own)] = executor
         return found
+
+    @cached_property
+    def executor_of(self) -> Slots:
+        """The executor of each slot."""
+        return np.repeat(np.arange(len(self.channels), dtype=np.int32), np.diff(self.bounds))
+
+    @cached_property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How many channels each executor has."""
+        return np.array([len(own) for own in self.channels])
+
+    def is_home(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Which slots are on a channel of their own executor."""
+        home: npt.NDArray[np.bool_]
+        if slots.max() < self.total:
+            home = self.owners[slots] == self.executor_of
+            return home
+        known = slots < self.total
+        home = self.owners[np.where(known, slots, 0)] == self.executor_of
+        return home & known
+
+    def table(self) -> RoutingTable:
+        """The first table: every executor's slots dealt out to its channels in turn."""
+        slots = np.empty(self.bounds[-1], dtype=np.int32)
+        for (low, high), own in zip(pairwise(self.bounds), self.channels, strict=True):
+            slots[low:high] = np.resize(np.array(own, dtype=np.int32), high - low)
+        return RoutingTable(0, self.total, slots)
 
 
 def divided(loads: Loads, channels: int) -> list[int]:
@@ -93,6 +123,8 @@ def resized(layout: Layout, counts: Sequence[int]) -> tuple[Layout, dict[int, in
     """
     if len(counts) != len(layout.channels) or min(counts) < 1:
         raise ValueError("every executor needs a number of channels of at least 1")
+    if list(counts) == layout.counts.tolist():
+        return layout, {}
     total = sum(counts)
     given_up = [c for own, n in zip(layout.channels, counts, strict=True) for c in own[n:]] + list(
         range(layout.total, total)
@@ -115,42 +147,52 @@ def balance_within(
     table: RoutingTable,
     load: Loads,
     theta: float,
-    renamed: dict[int, int] | None = None,
+    goal: float | None = None,
 ) -> RoutingTable:
     """The table in which every executor's channels have δ ≤ theta, where moves lead there.
 
+    Where there is something to do, it goes on to δ ≤ goal.
     Only executors are looked at that have a channel above that, or a slot on a channel that is
     not theirs: after a change of the layout, say.
     """
-    slots = table.slots.copy()
-    for old, new in (renamed or {}).items():
-        slots[table.slots == old] = new
-    owners = layout.owners()
-    executor_of = np.repeat(np.arange(len(layout.channels)), np.diff(layout.bounds))
-    at_home = slots < layout.total
-    at_home &= owners[np.minimum(slots, layout.total - 1)] == executor_of
-    of_channels = np.bincount(slots[at_home], weights=load[at_home], minlength=layout.total).astype(
-        np.float64
+    slots, owners = table.slots, layout.owners
+    at_home = layout.is_home(slots)
+    all_home = bool(at_home.all())
+    # A slot that is nowhere counts for nothing, wherever its number points.
+    of_channels = np.bincount(
+        slots if all_home else np.minimum(slots, layout.total - 1),
+        weights=load if all_home else np.where(at_home, load, 0.0),
+        minlength=layout.total,
     )
-    counts = np.array([len(own) for own in layout.channels])
-    target = theta * layout.loads(load) / counts
-    looked_at = np.zeros(len(layout.channels), dtype=bool)
+    target = theta * layout.loads(load) / layout.counts
+    looked_at = np.zeros(target.size, dtype=bool)
     looked_at[owners[of_channels > target[owners]]] = True
-    looked_at[executor_of[~at_home]] = True
+    if not all_home:
+        looked_at[layout.executor_of[~at_home]] = True
+    elif not looked_at.any() and layout.total == table.channels:
+        return table
+    slots = slots.copy()
     for executor in np.flatnonzero(looked_at).tolist():
         part = slice(layout.bounds[executor], layout.bounds[executor + 1])
-        slots[part] = _spread(slots[part], load[part], layout.channels[executor], theta)
+        slots[part] = _spread(slots[part], load[part], layout.channels[executor], theta, goal)
     return table.next(slots, layout.total)
 
 
-def _spread(slots: Slots, load: Loads, own: tuple[int, ...], theta: float) -> Slots:
+def _spread(
+    slots: Slots, load: Loads, own: tuple[int, ...], theta: float, goal: float | None
+) -> Slots:
     """One executor's slots over its own channels."""
-    number = {channel: n for n, channel in enumerate(own)}
     nowhere = len(own)
-    local = np.array([number.get(channel, nowhere) for channel in slots.tolist()], dtype=np.int32)
-    local = rehomed(local, len(own), load)
-    after = rebalance(RoutingTable(0, len(own), local), load, theta)
-    return np.array(own, dtype=np.int32)[after.slots]
+    number = np.full(max(max(own), int(slots.max())) + 1, nowhere, dtype=np.int32)
+    number[list(own)] = np.arange(len(own))
+    local = number[slots]
+    if local.max() == nowhere:
+        local = rehomed(local, len(own), load)
+        slots = np.array(own, dtype=np.int32)[local]
+    after = slots.copy()
+    for move in balancing_moves(local, load, len(own), theta, goal=goal):
+        after[move.slot] = own[move.channel]
+    return after
 
 
 def reshaped(

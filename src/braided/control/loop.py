@@ -8,11 +8,12 @@ a recorded log. What a restart needs of it is `memory()`, to be kept where the t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from braided.control.balance import imbalance
 from braided.control.events import Event, Measured, packed
+from braided.control.executors import Layout
 from braided.control.hotkeys import balance_bound
 from braided.control.measurement import FlowSample, FlowView
 from braided.control.measuring import Measuring
@@ -98,13 +99,17 @@ class Controller:
             events += said
             if table is not None:
                 tables[name] = table
-            hot, cool, said = own.pins(view.batch, operator)
-            events += said
+            hot, cool, pinned = own.pins(view.batch, operator)
+            events += pinned
             if hot:
                 pin[name] = hot
             if cool:
                 unpin[name] = cool
         return Cycle(view, tables, pin, unpin, tuple(events))
+
+    def layout(self, operator: str) -> Layout | None:
+        """An operator's executors, as of the last decision; None where there is only one."""
+        return self._operators[operator].layout
 
     def memory(self) -> dict[str, Any]:
         """What a restart needs, in JSON's own types: to be kept in the manifest."""
@@ -117,8 +122,19 @@ class Controller:
     def _wishes(self, view: FlowView) -> Mapping[str, Wish]:
         if view.batch % self.settings.scale_every_batches:
             return {}
-        wishes, self._policy = self.settings.scale.scale(view, self.settings.limits, self._policy)
-        return wishes
+        limits = self.settings.limits
+        wishes, self._policy = self.settings.scale.scale(view, limits, self._policy)
+        if limits.total_max is None:
+            return wishes
+        # Who gets fewer channels gets them later: until then they are not free for others.
+        room = max(0, limits.total_max - sum(o.channels for o in view.operators.values()))
+        granted = {}
+        for name, wish in wishes.items():
+            now = view.operators[name].channels
+            more = min(max(0, wish.channels - now), room)
+            room -= more
+            granted[name] = replace(wish, channels=min(wish.channels, now + more))
+        return granted
 
     def _summaries(self, sample: FlowSample, view: FlowView) -> list[Event]:
         rows = {operator.name: float(operator.rows.sum()) for operator in sample.operators}

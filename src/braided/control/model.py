@@ -48,7 +48,7 @@ class Model:
         fit = _fitted(flow, stations, float(memory.get("fit", 1.0)))
         fixed_s = flow.interval_s / 2 + flow.overhead_s
         available = limits.total_max or sum(s.channels_max for s in stations.values())
-        best_s = fit * sum(s.time_s(s.channels_max) for s in stations.values())
+        best_s = fit * sum(s.least_s() for s in stations.values())
         allowed_s = self.target_s - fixed_s
         if flow.interval_s > 0:
             # Whatever the target: batches that take longer than their interval pile up.

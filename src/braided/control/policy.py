@@ -34,7 +34,7 @@ class Limits:
 
     channels_min: int = 1
     channels_max: int = 64
-    total_max: int | None = None  # over all operators: the cores there are
+    total_max: int | None = None  # of all operators together
     cooldown_batches: int = 0
     hysteresis: float = 0.1
     calm_batches: int = 3

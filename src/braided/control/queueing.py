@@ -63,6 +63,10 @@ class Station:
         queue = sojourn_s(self.arrival_rate, self.service_rate, channels)
         return self.weight * queue + self.batch_s / channels
 
+    def least_s(self) -> float:
+        """What no number of channels gets below: nobody waits."""
+        return self.weight / self.service_rate + self.batch_s / self.channels_max
+
     def times(self, channels: int) -> Callable[[], float]:
         """Gives `time_s` for that many channels, then for one more, and so on, each in one step."""
         offered = self.arrival_rate / self.service_rate

@@ -120,7 +120,7 @@ class Steering:
         operator: OperatorView,
         wish: Wish | None,
         hosts: Sequence[int] | None,
-    ) -> tuple[RoutingTable | None, list[Event]]:
+    ) -> tuple[RoutingTable | None, Sequence[Event]]:
         """The table to ask for, if any, and the decisions that led to it."""
         channels, decided = self._granted(batch, operator, wish)
         table, layout, reshapes = self._assigned(batch, operator, channels)
@@ -128,13 +128,16 @@ class Steering:
         scales = channels != operator.channels
         if table is operator.table:
             self.layout = layout
-            return None, [*decided]
+            return None, decided
+        # A wish for channels has been weighed by its policy, and executors need their own slots;
+        # all other moves have to pay.
+        must = scales or (layout is not None and not layout.is_home(operator.table.slots).all())
         if scales:
             reason = decided[0]
         else:
             reason = self._rebalanced(batch, operator, table)
             decided.append(reason)
-            if reason.held:
+            if reason.held and not must:
                 return None, self._unless_said(decided, reason.held)
         promise = expectation(reason.decision, reason.kind, operator, table, interval_s)
         if promise is not None:
@@ -142,8 +145,7 @@ class Steering:
                 reason, metric=promise.metric, before=promise.before, expected=promise.expected
             )
         worth = weigh(operator, table, self.settings.prices, hosts)
-        # A wish for channels has been weighed by its policy; only moves have to pay here.
-        dropped = not scales and not worth.pays
+        dropped = not must and not worth.pays
         planned = Planned(
             batch=batch,
             operator=operator.name,
@@ -233,19 +235,22 @@ class Steering:
         reasons: list[str] = []
         if batch and batch % self.settings.reshape_every_batches == 0:
             layout, reasons = reshaped(layout, operator.load, self.settings.host_channels)
-        counts = [len(own) for own in layout.channels]
+        decided = [self._decided(batch, operator, "reshape", reason) for reason in reasons]
         loads = layout.loads(operator.load)
         wanted = divided(loads, channels)
-        is_better = (loads / counts).max() > _REDIVIDE * (loads / wanted).max()
-        layout, renamed = resized(
-            layout, wanted if channels != layout.total or is_better else counts
-        )
-        slots = operator.table.slots.copy()
-        for old, new in renamed.items():
-            slots[operator.table.slots == old] = new
-        named = RoutingTable(operator.table.epoch, max(operator.channels, channels), slots)
-        after = policy.balance(replace(operator, table=named, layout=layout), channels)
-        decided = [self._decided(batch, operator, "reshape", reason) for reason in reasons]
+        is_better = (loads / layout.counts).max() > _REDIVIDE * (loads / wanted).max()
+        renamed: Mapping[int, int] = {}
+        if channels != layout.total or is_better:
+            layout, renamed = resized(layout, wanted)
+        before = operator.table
+        if renamed:
+            slots = before.slots.copy()
+            for old, new in renamed.items():
+                slots[before.slots == old] = new
+            before = RoutingTable(before.epoch, max(before.channels, channels), slots)
+        after = policy.balance(replace(operator, table=before, layout=layout), channels)
+        if after is operator.table:
+            return after, layout, decided
         return operator.table.next(after.slots, channels), layout, decided
 
     # -- decisions as events ---------------------------------------------------------------
@@ -272,7 +277,7 @@ class Steering:
             key=key,
         )
 
-    def _unless_said(self, decided: list[Decided], held: str) -> Any:
+    def _unless_said(self, decided: list[Decided], held: str) -> list[Decided]:
         """Nothing, where the same was said before: who waits would fill the log with waiting."""
         if held == self._said:
             return []

@@ -27,6 +27,7 @@ class Prices:
     bytes_per_s: float = 100e6
     slot_s: float = 0.0005
     horizon_s: float = 30.0
+    least_gain: float = 0.01  # of the peak: less is not worth a line in the log
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,7 @@ class Worth:
     cost_s: float
     moved_slots: int
     moved_bytes: float
-
-    @property
-    def pays(self) -> bool:
-        return self.gain_s > self.cost_s
+    pays: bool
 
 
 def weigh(
@@ -62,9 +60,12 @@ def weigh(
     gain = max(0.0, peak_before - peak_after)
     if after.channels < before.channels:
         gain = max(gain, 1 - after.channels / before.channels)
+    gain_s = gain * prices.horizon_s
+    cost_s = moved_bytes / prices.bytes_per_s + moved.size * prices.slot_s
     return Worth(
-        gain_s=gain * prices.horizon_s,
-        cost_s=moved_bytes / prices.bytes_per_s + moved.size * prices.slot_s,
+        gain_s=gain_s,
+        cost_s=cost_s,
         moved_slots=int(moved.size),
         moved_bytes=moved_bytes,
+        pays=gain_s > cost_s and gain > prices.least_gain * peak_before,
     )
