@@ -19,6 +19,8 @@ P5 remote      up did not help, congestion stays: it is not ours, go back down
   what the step would bring if everything scaled.
 - A level above that was seen without congestion is better, whatever its throughput: it took the
   whole load. Without this, a significant gain being asked for, a look down would not find back.
+- Congestion that was remote can end without a sign here: an operator at its capacity, beside a
+  bottleneck that has gone, looks as it did. So after some time it looks above once more.
 - After a change of load the throughput to compare with is today's, not that of the first period
   of the stay: else a load that rose and fell again would not be seen to fall.
 - In micro-batches a look down is a batch that is late, and what it leaves undone makes the next
@@ -44,6 +46,8 @@ __all__ = ["CONGESTED", "SENSITIVITY", "Level", "Saso", "SasoState", "saso_step"
 CONGESTED = 0.2
 """The congestion index above which an operator is congested; 0.01 to 0.3 does well (B.3)."""
 SENSITIVITY = 0.5
+_FORGET_PERIODS = 120
+"""How long it counts that the level above was no better."""
 _UNEVEN = 1.1
 """What the busiest channel has over the average, at best, by chance alone."""
 
@@ -178,7 +182,7 @@ class _Period:
         """Whether nobody knows, or it took the whole load there, or much more than here."""
         above = self.above
         assert above is not None
-        if above.last is None or not above.congested:
+        if above.last is None or not above.congested or above.period < self.now - _FORGET_PERIODS:
             return True
         return self.is_gain(self.throughput, above.last, self.channels, self.higher)
 
