@@ -9,32 +9,14 @@ from hypothesis import strategies as st
 
 from braided.control.balance import channel_loads, imbalance
 from braided.control.balancers import Autoflow, Consistent, Elasticutor, Rc, Static, hotspot_moves
-from braided.control.measurement import OperatorView
 from braided.control.policy import BalancePolicy
 from braided.control.registry import balance_policy, policy_names
 from braided.control.ring import ring
 from braided.control.table import Loads, RoutingTable, moves
+from operator_views import view
 from routing_tables import tables_with_load
 
 POLICIES = [balance_policy(name) for name in policy_names()["balance"]]
-
-
-def view(table: RoutingTable, load: Loads) -> OperatorView:
-    nothing = np.zeros(table.slots.size)
-    return OperatorView(
-        name="o",
-        table=table,
-        load=load,
-        keys=nothing,
-        state_bytes=nothing,
-        arrival_rate=0.0,
-        throughput=0.0,
-        true_rate=0.0,
-        selectivity=1.0,
-        backlog_rows=0.0,
-        congestion=0.0,
-        channel_load=np.zeros(table.channels),
-    )
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: type(p).__name__)

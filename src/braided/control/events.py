@@ -135,8 +135,7 @@ def read(lines: Iterable[bytes]) -> Iterator[Event]:
 def packed(load: Loads) -> str:
     """Numbers of at least 0 in 16 bits each, as shares of the highest, which comes first."""
     highest = float(load.max(initial=0.0))
-    scale = 65535 / highest if highest > 0 else 0.0
-    shares = np.rint(load * scale).astype("<u2")
+    shares = np.rint(load / (highest or 1.0) * 65535).astype("<u2")
     return f"{highest!r}:{base64.b64encode(shares.tobytes()).decode()}"
 
 
@@ -146,7 +145,7 @@ def unpacked(text: str) -> Loads:
     if not colon:
         raise EventLogError(f"no loads: {text[:20]!r}")
     numbers = np.frombuffer(base64.b64decode(shares), "<u2")
-    return numbers.astype(np.float64) * (float(highest) / 65535)
+    return numbers / 65535 * float(highest)
 
 
 def _decoded(line: bytes, number: int) -> Event:

@@ -24,7 +24,7 @@ from braided.control.table import Loads, Slots
 __all__ = ["Move", "refine"]
 
 _MANY_CHANNELS = 128
-_FEW_LOOKS = 24
+_FEW_LOOKS = 4
 
 
 class Move(NamedTuple):

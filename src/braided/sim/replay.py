@@ -93,7 +93,12 @@ def recorded(events: Iterable[Event]) -> Recording:
     return Recording(
         flow=flow,
         batches=len(first),
-        latency_s=float(np.mean([line.duration_s + line.collected_s / 2 for line in first])),
+        latency_s=float(
+            np.average(
+                [line.duration_s + line.collected_s / 2 for line in first],
+                weights=[max(line.rows, 1e-9) for line in first],
+            )
+        ),
         batch_s=float(np.quantile(took, 0.99)),
         channel_s=sum(line.channels * line.duration_s for lines in seen.values() for line in lines),
         moved_slots=moved,
