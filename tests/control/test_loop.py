@@ -70,9 +70,9 @@ def of(cycle: Cycle, kind: type[Event]) -> list[Event]:
     return [event for event in cycle.events if isinstance(event, kind)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Wants:
-    """A scale policy that always wants the same."""
+    """A scale policy that wants what it is told to want."""
 
     channels: int
 
@@ -183,11 +183,12 @@ def test_state_that_has_to_travel_is_part_of_the_price() -> None:
 
 def test_channels_are_bounded_and_fewer_come_only_when_it_is_calm() -> None:
     limits = Limits(channels_min=2, channels_max=6, calm_batches=3)
-    controller = Controller(Settings(scale=Wants(9), limits=limits))
+    wants = Wants(9)
+    controller = Controller(Settings(scale=wants, limits=limits))
     table = RoutingTable.initial(SLOTS, 4)
     table = controller.step(sample(0, table)).tables["o"]
     assert table.channels == 6
-    controller.settings.__dict__["scale"] = Wants(1)
+    wants.channels = 1
     counts = []
     for batch in range(1, 5):
         table = controller.step(sample(batch, table)).tables.get("o", table)
@@ -197,9 +198,10 @@ def test_channels_are_bounded_and_fewer_come_only_when_it_is_calm() -> None:
 
 def test_after_a_change_the_next_one_waits_for_the_cool_down() -> None:
     limits = Limits(cooldown_batches=5, channels_max=30)
-    controller = Controller(Settings(scale=Wants(6), limits=limits))
+    wants = Wants(6)
+    controller = Controller(Settings(scale=wants, limits=limits))
     table = controller.step(sample(0, RoutingTable.initial(SLOTS, 4))).tables["o"]
-    controller.settings.__dict__["scale"] = Wants(9)
+    wants.channels = 9
     cycle = controller.step(sample(1, table))
     (held,) = [e for e in of(cycle, Decided) if isinstance(e, Decided) and e.kind == "scale-up"]
     assert held.held == "cooling down since batch 0"
@@ -275,3 +277,12 @@ def test_numbers_that_json_does_not_have_are_not_in_the_log() -> None:
     for event in controller.step(nothing).events:
         for value in json.loads(encode(event)).values():
             assert not isinstance(value, float) or math.isfinite(value)
+
+
+def test_an_operator_without_rows_gives_its_channels_back() -> None:
+    controller = Controller(Settings(limits=Limits(calm_batches=2)))
+    table = RoutingTable.initial(SLOTS, 8)
+    for batch in range(5):
+        rows = None if batch == 0 else np.zeros(SLOTS)
+        table = controller.step(sample(batch, table, rows)).tables.get("o", table)
+    assert table.channels == 1

@@ -4,14 +4,18 @@ not its own; as printed it does not.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from braided.control.levels import level_of, levels
+from braided.control.measurement import FlowView
 from braided.control.policy import Limits, ScalePolicy
 from braided.control.saso import Saso, SasoState, saso_step
 from braided.control.saso_paper import SasoPaper
+from braided.control.table import RoutingTable
 from braided.sim.arrivals import Constant, Sine, Steps
 from braided.sim.region import Period, Region, run_region, settling, tracking
+from operator_views import flow, view
 
 STEPS = Steps(((250, 5000), (100, 10_000), (150, 2000)))
 SINE = Sine(5000, 2500, 500)
@@ -127,20 +131,21 @@ def test_the_most_sensitive_reacts_to_less() -> None:
 
 
 def test_memory_survives_a_restart_above_the_lowest_level() -> None:
-    region = Region(Constant(5000))
     limits = Limits(channels_max=32)
-    from braided.sim.region import _view
+
+    def seen(channels: int, throughput: float, congestion: float) -> FlowView:
+        table = RoutingTable.initial(64, channels)
+        state = {"throughput": throughput, "congestion": congestion}
+        return flow(view(table, np.zeros(64), **state), interval_s=1.0)
 
     memory: dict[str, object] = {}
     used = 1
-    for number in range(8):
-        capacity = region.capacity(used)
-        view = _view(number, used, min(5000, capacity), 0.8 if capacity < 5000 else 0.0)
-        wishes, memory = Saso().scale(view, limits, memory)
-        used = wishes["region"].channels
+    for _ in range(8):
+        waits = 0.8 if used * 1000 < 5000 else 0.0
+        wishes, memory = Saso().scale(seen(used, min(5000, used * 1000), waits), limits, memory)
+        used = wishes["o"].channels
     assert used == 6
-    quiet = _view(9, 6, 2000.0, 0.0)
-    kept, _ = Saso().scale(quiet, limits, memory)
-    assert kept["region"].channels == 4  # less load: what was congested below may not be now
-    fresh, _ = Saso().scale(quiet, limits, {})
-    assert fresh["region"].channels == 6  # nobody knows what is below: not down into the unknown
+    kept, _ = Saso().scale(seen(6, 2000, 0.0), limits, memory)
+    assert kept["o"].channels == 4  # less load: what was congested below may not be now
+    fresh, _ = Saso().scale(seen(6, 2000, 0.0), limits, {})
+    assert fresh["o"].channels == 6  # nobody knows what is below: not down into the unknown

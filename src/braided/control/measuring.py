@@ -32,6 +32,7 @@ _SHORT_BATCHES = 3
 
 class _OperatorWindow:
     def __init__(self, slots: int, length_batches: int) -> None:
+        self.size = slots
         self.slots = SlotWindow(slots, length_batches)
         self.selectivity = Recent(length_batches)
         self.channels = 0
@@ -77,12 +78,12 @@ class Measuring:
         self, sample: FlowSample, operator: OperatorSample, blame: float, layout: Layout | None
     ) -> OperatorView:
         window = self._windows.get(operator.name)
-        if window is None or window.slots.share().size != operator.rows.size:
+        if window is None or window.size != operator.rows.size:
             window = _OperatorWindow(operator.rows.size, self._length)
             self._windows[operator.name] = window
         if window.channels != operator.table.channels:
             window.restart(operator.table.channels)
-        rows, busy_s = float(operator.rows.sum()), float(operator.busy_s.sum())
+        rows = float(operator.rows.sum())
         collected_s = max(sample.collected_s, 1e-9)
         throughput = rows / max(sample.duration_s, sample.interval_s, 1e-9)
         waiting_s = operator.backlog_rows / throughput if throughput > 0 else 0.0
@@ -107,7 +108,7 @@ class Measuring:
             state_bytes=operator.state_bytes,
             arrival_rate=arrival,
             throughput=window.throughput.mean(),
-            true_rate=1 / mean_cost_s if mean_cost_s > 0 and busy_s > 0 else 0.0,
+            true_rate=1 / mean_cost_s if mean_cost_s > 0 else 0.0,
             selectivity=window.selectivity.mean(),
             backlog_rows=operator.backlog_rows + late_s * arrival,
             congestion=window.congestion.mean(),

@@ -92,6 +92,7 @@ class _Shelves:
         self._slots = slots
         self._weights = weights
         self._shelves: dict[int, _Shelf] = {}
+        self._arrived: dict[int, list[tuple[float, int]]] = {}
         self._grouped: Slots | None = None
         self._ends = self._grouped
         if channels > _MANY_CHANNELS:
@@ -110,13 +111,20 @@ class _Shelves:
         return weight, shelf.remove(weight)
 
     def put(self, channel: int, weight: float, slot: int) -> None:
-        self._of(channel).add(weight, slot)
+        shelf = self._shelves.get(channel)
+        if shelf is not None:
+            shelf.add(weight, slot)
+        else:
+            # Most receivers never give: no need to lay out what they have.
+            self._arrived.setdefault(channel, []).append((weight, slot))
 
     def _of(self, channel: int) -> _Shelf:
         shelf = self._shelves.get(channel)
         if shelf is None:
             mine = self._of_channel(channel)
             shelf = self._shelves[channel] = _Shelf(mine, self._weights[mine])
+            for weight, slot in self._arrived.pop(channel, ()):
+                shelf.add(weight, slot)
         return shelf
 
     def _of_channel(self, channel: int) -> Slots:

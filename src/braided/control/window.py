@@ -132,7 +132,7 @@ class Recent:
         """Adds a value. Two that agree with each other and not with the rest replace the rest."""
         if len(self._values) >= 3:
             last = self._values[-1]
-            rest = [v for v in self._values][:-1]
+            rest = list(self._values)[:-1]
             if _is_far(value, rest) and _is_far(last, rest) and not _is_far(value, [last]):
                 self._values.clear()
                 self._values.append(last)
