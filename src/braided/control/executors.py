@@ -149,11 +149,12 @@ def balance_within(
     theta: float,
     goal: float | None = None,
 ) -> RoutingTable:
-    """The table in which every executor's channels have δ ≤ theta, where moves lead there.
+    """The table in which executors have δ ≤ theta where it matters and where moves lead there.
 
-    Where there is something to do, it goes on to δ ≤ goal.
-    Only executors are looked at that have a channel above that, or a slot on a channel that is
-    not theirs: after a change of the layout, say.
+    An operator takes as long as its busiest channel. So executors come in order of their peaks, and
+    those are left alone whose peak is not above one that others keep anyway. Where there is
+    something to do, it goes on to δ ≤ goal. Slots that are on a channel of another executor, after
+    a change of the layout say, come home in any case.
     """
     slots, owners = table.slots, layout.owners
     at_home = layout.is_home(slots)
@@ -164,17 +165,23 @@ def balance_within(
         weights=load if all_home else np.where(at_home, load, 0.0),
         minlength=layout.total,
     )
-    target = theta * layout.loads(load) / layout.counts
-    looked_at = np.zeros(target.size, dtype=bool)
-    looked_at[owners[of_channels > target[owners]]] = True
+    peaks = np.zeros(len(layout.channels))
+    np.maximum.at(peaks, owners, of_channels)
+    homeless = np.zeros(peaks.size, dtype=bool)
     if not all_home:
-        looked_at[layout.executor_of[~at_home]] = True
-    elif not looked_at.any() and layout.total == table.channels:
+        homeless[layout.executor_of[~at_home]] = True
+    uneven = homeless | (peaks > theta * layout.loads(load) / layout.counts)
+    if not uneven.any() and layout.total == table.channels:
         return table
     slots = slots.copy()
-    for executor in np.flatnonzero(looked_at).tolist():
+    kept = float(peaks[~uneven].max(initial=0.0))
+    order = np.flatnonzero(uneven)
+    for executor in order[np.lexsort((order, -peaks[order], ~homeless[order]))].tolist():
+        if not homeless[executor] and peaks[executor] <= kept:
+            break
         part = slice(layout.bounds[executor], layout.bounds[executor + 1])
         slots[part] = _spread(slots[part], load[part], layout.channels[executor], theta, goal)
+        kept = max(kept, float(np.bincount(slots[part], weights=load[part]).max()))
     return table.next(slots, layout.total)
 
 
