@@ -25,6 +25,7 @@ from braided.control.events import (
     read,
     unpacked,
 )
+from braided.control.executors import Layout
 from braided.control.loop import Controller, Cycle
 from braided.control.measurement import FlowSample, FlowView, HeavyKey, OperatorSample
 from braided.control.policy import Limits, Memory, Wish
@@ -286,3 +287,18 @@ def test_an_operator_without_rows_gives_its_channels_back() -> None:
         rows = None if batch == 0 else np.zeros(SLOTS)
         table = controller.step(sample(batch, table, rows)).tables.get("o", table)
     assert table.channels == 1
+
+
+def test_executors_stay_as_they_were_asked_for_while_their_table_is_on_its_way() -> None:
+    wants = Wants(8)
+    controller = Controller(Settings(scale=wants, executors=2))
+    old = Layout.even(SLOTS, 2, 4).table()
+    first = hot(0, 1000.0)  # the first executor has most of the load
+    new = controller.step(sample(0, old, first)).tables["o"]
+    asked = controller.layout("o")
+    assert asked is not None
+    assert len(asked.channels[0]) > len(asked.channels[1])
+    controller.step(sample(1, old, first))  # one more batch with the old table
+    cycle = controller.step(sample(2, new, first))
+    assert controller.layout("o") == asked
+    assert "o" not in cycle.tables

@@ -136,7 +136,9 @@ class _Cluster:
 
     def _shuffle(self, part: float) -> None:
         for shares in self.shares:
-            some = self.chance.choice(self.keys, int(part * self.keys), replace=False)
+            # Keys next to each other are in slots all over the place.
+            count = int(part * self.keys)
+            some = (self.chance.integers(self.keys) + np.arange(count)) % self.keys
             shares[some] = shares[self.chance.permutation(some)]
 
     def _decide(self) -> dict[str, float]:

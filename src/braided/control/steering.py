@@ -71,6 +71,8 @@ class Steering:
 
     def observe(self, table: RoutingTable) -> Layout | None:
         """The executors for a table, made anew when somebody else changed the channels."""
+        if self._requested is not None and table.epoch < self._requested.epoch:
+            return self.layout  # that of the table on its way; nothing is decided until it is there
         wanted = min(self.settings.executors, table.channels, table.slots.size)
         if wanted < 2:
             self.layout = None
