@@ -235,7 +235,12 @@ class Saso:
 def _fits(flow: FlowView, operator: OperatorView, channels: int) -> bool:
     """Whether a batch's work would be done in its interval on so many channels."""
     busiest = max(_UNEVEN * operator.total_load / channels, float(operator.load.max()))
-    return flow.overhead_s + busiest * flow.interval_s <= flow.interval_s
+    others = sum(
+        float(other.channel_load.max())
+        for name, other in flow.operators.items()
+        if name != operator.name
+    )
+    return flow.overhead_s + (busiest + others) * flow.interval_s <= flow.interval_s
 
 
 def _where(remembered: object, channels: int, steps: tuple[int, ...]) -> SasoState:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from braided.control.levels import level_of
 from braided.control.measurement import FlowView
@@ -150,7 +151,7 @@ class SasoPaper:
         return wishes, after
 
 
-def _stored(state: PaperState) -> dict[str, object]:
+def _stored(state: PaperState) -> dict[str, Any]:
     """In JSON, which has no infinity and no nan."""
     return {
         "period": state.period,
@@ -161,14 +162,14 @@ def _stored(state: PaperState) -> dict[str, object]:
     }
 
 
-def _restored(stored: Mapping[str, list[float | None]] | None, levels: int) -> PaperState:
+def _restored(stored: Mapping[str, Any] | None, levels: int) -> PaperState:
     if stored is None or len(stored["visited"]) != levels:
         return PaperState(levels)
     return PaperState(
         levels,
-        period=int(stored["period"]),  # type: ignore[call-overload]
-        visited=[int(p) for p in stored["visited"] if p is not None],
-        congested=[bool(c) for c in stored["congested"]],
+        period=stored["period"],
+        visited=list(stored["visited"]),
+        congested=list(stored["congested"]),
         last=[math.inf if t is None else t for t in stored["last"]],
         first=[math.nan if t is None else t for t in stored["first"]],
     )
