@@ -13,4 +13,5 @@ BENCHES = {
     "rescale": "braided.bench.rescale",
     "state-size": "braided.bench.state_size",
     "agg": "braided.bench.agg",
+    "scheduler": "braided.bench.scheduler",
 }
