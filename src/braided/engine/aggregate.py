@@ -78,14 +78,7 @@ class AggregateStage:
 
     def _routed(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
         """Groups, partial results and the place of the key; one partition per channel."""
-        aggregation, route = self._aggregation, self._route
-        halves = aggregation.halves(frame)
-        if halves is None:
-            whole = aggregation.hidden(route.exchanged(aggregation.partial(frame), table))
-            return route.placed(whole)
-        final, partial = halves
-        # Nothing but the exchange between the halves: Spark's buffers are no columns to compute on.
-        return route.placed(aggregation.finished(final, route.exchanged(partial, table)))
+        return self._route.placed(self._aggregation.sent(frame, self._route, table))
 
     @cached_property
     def plain(self) -> Any:
