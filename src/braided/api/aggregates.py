@@ -50,7 +50,7 @@ class Aggregating:
         for name in aggregation.output.names:
             if name.startswith("__braided_"):
                 raise DefinitionError(f"column names like {name!r} are taken")
-        return self._stream._then(AggregateStep("agg", aggregation, shape.schema))
+        return self._stream._then(AggregateStep("agg", aggregation))
 
     def count(self) -> Stream:
         return self.agg(F.count(F.lit(1)).alias("count"))

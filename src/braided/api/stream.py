@@ -64,7 +64,7 @@ _WHY_NOT = {
     "limit": "it would be a limit per batch; filter in the operator or in foreachBatch",
     "withWatermark": "put it before the first operator",
     "groupby": "call it groupBy",
-    "agg": "it would aggregate one batch; keep the aggregate in an Operator",
+    "agg": "it would aggregate one batch; group first: groupBy(...).agg(...)",
     "union": "unite the streams before braided.stream",
     "unionByName": "unite the streams before braided.stream",
     "repartition": "Braided decides where rows go",

@@ -26,7 +26,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.util import PythonEvalType
 
 from braided.control.table import RoutingTable
-from braided.engine.aggregate_task import AggregateProgram, AggregateSpec, AggregateTask
+from braided.engine.aggregate_program import AggregateProgram
+from braided.engine.aggregate_task import AggregateSpec, AggregateTask
 from braided.engine.flow import AggregateStep
 from braided.engine.functions import ORDER
 from braided.engine.place import Place
