@@ -78,7 +78,7 @@ _WHY_NOT = {
     "limit": "it would be a limit per batch; filter in the operator or in foreachBatch",
     "withWatermark": "put it before the first operator",
     "groupby": "call it groupBy",
-    "agg": "it would aggregate one batch; keep the aggregate in an Operator",
+    "agg": "it would aggregate one batch; group first: groupBy(...).agg(...)",
     "unionByName": "select the columns in one order and use union",
     "repartition": "Braided decides where rows go",
     "coalesce": "Braided decides where rows go",

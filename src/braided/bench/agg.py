@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 import braided
 from braided.bench.session import Arena, Inputs, Progress, Query, arena, median, run_all
 
-__all__ = ["Case", "measure", "run"]
+__all__ = ["Case", "Size", "measure", "run"]
 
 _FILES = 2
 """Files a batch, one for each core."""
@@ -38,7 +38,9 @@ class Case:
 
 
 @dataclass(frozen=True)
-class _Size:
+class Size:
+    """How large the batches are, how many each side runs, and how often."""
+
     rows: int
     warm: int
     """Batches that do not count: the first is small, for compilation and Python workers."""
@@ -46,8 +48,8 @@ class _Size:
     rounds: int
 
 
-_FULL = _Size(rows=1_000_000, warm=3, counted=4, rounds=2)
-_QUICK = _Size(rows=1_000_000, warm=2, counted=2, rounds=1)
+_FULL = Size(rows=1_000_000, warm=3, counted=4, rounds=2)
+_QUICK = Size(rows=1_000_000, warm=3, counted=2, rounds=1)
 _ALL = [
     Case(aggregate, keys, hot)
     for aggregate in ("count", "sum", "window")
@@ -61,6 +63,9 @@ _FEW = [
 ]
 
 
+Start = Callable[[Arena, Inputs, Case, str, str | None], Query]
+
+
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
     with arena("agg") as place:
         size = _QUICK if quick else _FULL
@@ -68,14 +73,14 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
     return {"cases": cases, "quick": quick}
 
 
-def measure(place: Arena, case: Case, size: _Size, progress: Progress) -> dict[str, Any]:
+def measure(place: Arena, case: Case, size: Size, progress: Progress) -> dict[str, Any]:
     """Runs one case on both sides and compares what they end with."""
     name = f"{case.aggregate}-{case.keys}-{'hot' if case.hot else 'uniform'}"
     inputs = _inputs(place, name, case, size)
     rates: dict[str, list[float]] = {"native": [], "braided": []}
     ends: dict[str, DataFrame] = {}
     for turn in range(size.rounds):
-        sides = [("native", _native), ("braided", _braided)]
+        sides: list[tuple[str, Start]] = [("native", _native), ("braided", _braided)]
         for side, start in sides if turn % 2 == 0 else sides[::-1]:
             checkpoint = place.fresh(f"checkpoint-{side}-{name}-{turn}")
             rows = _first(place, inputs, f"{name}-{side}-{turn}")
@@ -105,7 +110,7 @@ def measure(place: Arena, case: Case, size: _Size, progress: Progress) -> dict[s
 # --- input ------------------------------------------------------------------------------------
 
 
-def _inputs(place: Arena, name: str, case: Case, size: _Size) -> Inputs:
+def _inputs(place: Arena, name: str, case: Case, size: Size) -> Inputs:
     """Batches of rows, and a last one for the comparison."""
     inputs = Inputs(place.work / f"in-{name}")
     random = np.random.default_rng(11)
@@ -144,8 +149,6 @@ def _timed(case: Case, rows: DataFrame) -> DataFrame:
 
 
 # --- the two sides ----------------------------------------------------------------------------
-
-Start = Callable[[Arena, Inputs, Case, str, str | None], Query]
 
 
 def _native(place: Arena, rows: Inputs, case: Case, checkpoint: str, kept: str | None) -> Query:

@@ -26,7 +26,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.util import PythonEvalType
 
 from braided.control.table import RoutingTable
-from braided.engine.aggregate_task import AggregateProgram, AggregateSpec, AggregateTask
+from braided.engine.aggregate_program import AggregateProgram
+from braided.engine.aggregate_task import AggregateSpec, AggregateTask
 from braided.engine.flow import AggregateStep
 from braided.engine.functions import ORDER
 from braided.engine.place import Place
@@ -78,14 +79,7 @@ class AggregateStage:
 
     def _routed(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
         """Groups, partial results and the place of the key; one partition per channel."""
-        aggregation, route = self._aggregation, self._route
-        halves = aggregation.halves(frame)
-        if halves is None:
-            whole = aggregation.hidden(route.exchanged(aggregation.partial(frame), table))
-            return route.placed(whole)
-        final, partial = halves
-        # Nothing but the exchange between the halves: Spark's buffers are no columns to compute on.
-        return route.placed(aggregation.finished(final, route.exchanged(partial, table)))
+        return self._route.placed(self._aggregation.sent(frame, self._route, table))
 
     @cached_property
     def plain(self) -> Any:

@@ -14,12 +14,10 @@ import hashlib
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -27,6 +25,7 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 
 from braided import failpoints
+from braided.engine.aggregate_program import AggregateProgram
 from braided.engine.failure import to_text
 from braided.engine.reports import ChannelReport, ReportBox, SlotReport
 from braided.engine.route import PLACE_SHIFT, order_columns
@@ -34,12 +33,10 @@ from braided.engine.task import BATCH_PROPERTY, BatchSpec
 from braided.engine.worker import acknowledge_at_once, settle
 from braided.errors import BraidedError, OperatorError
 from braided.state.cache import Cache, host_directory
-from braided.state.columns import RecordCodec
 from braided.state.files import Files
 from braided.state.keys import (
     RECORD,
     SUFFIX_BYTES_MAX,
-    KeyCodec,
     record_key,
     timer_bound,
     timer_key,
@@ -49,53 +46,12 @@ from braided.state.keys import (
 )
 from braided.state.manifest import OperatorMeta, OperatorView
 from braided.state.manifests import Manifests
-from braided.state.merge import Merger, Part, SumOverflow
+from braided.state.merge import SumOverflow
 from braided.state.slots import ChannelState, Limits, SlotState
 
-__all__ = ["AggregateProgram", "AggregateSpec", "AggregateTask"]
+__all__ = ["AggregateSpec", "AggregateTask"]
 
 OUTPUT_ROWS = 32_768
-_encode = msgspec.msgpack.Encoder().encode
-
-
-@dataclass(frozen=True)
-class AggregateProgram:
-    """An aggregation as a task needs it."""
-
-    name: str
-    mode: str
-    groups: pa.Schema
-    partials: pa.Schema
-    key_order: tuple[int, ...]
-    """The groups in the order of keys."""
-    key_names: tuple[str, ...]
-    timed: bool
-    """Whether the first column of keys tells event time."""
-    parts: tuple[Part, ...]
-    sub_keys: int
-
-    @cached_property
-    def merger(self) -> Merger:
-        return Merger(self.parts, self.partials.types)
-
-    @cached_property
-    def records(self) -> RecordCodec:
-        return RecordCodec(self.merger.fields)
-
-    @cached_property
-    def keys(self) -> KeyCodec:
-        return KeyCodec(pa.schema([self.groups.field(i) for i in self.key_order]))
-
-    @cached_property
-    def times(self) -> KeyCodec:
-        """Keys of the column that tells time alone."""
-        return KeyCodec(pa.schema([self.groups.field(self.key_order[0])]))
-
-    @cached_property
-    def head(self) -> bytes:
-        """What the encoding of every key starts with."""
-        width = len(self.groups)
-        return _encode((None,) * width)[:-width]
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_json_string
 
-from braided.engine.catalyst import Catalyst
+from braided.control.table import RoutingTable
+from braided.engine.catalyst import Catalyst, Exchange
 from braided.engine.functions import ORDER, Call, Recipe, recipe_of
-from braided.engine.route import quoted
+from braided.engine.route import Route, quoted
 from braided.errors import UnsupportedError
 from braided.state.merge import Merger, Part
 
@@ -46,6 +47,8 @@ class Aggregation:
         self._catalyst = Catalyst(shape.sparkSession)
         self._ansi = str(shape.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "true"
         self._steps: dict[tuple[str, ...], list[Any]] = {}
+        self._table: RoutingTable | None = None
+        self._exchange: Exchange | None = None
         self.sub_keys = sub_keys
         self.output: StructType = shape.groupBy(*columns).agg(*aggregates).schema
         self._take_apart(shape, columns, aggregates)
@@ -98,18 +101,18 @@ class Aggregation:
         self.groups = [f"__braided_g{i}" for i in range(len(parts.groups))]
         self.event_time = self._event_time()
         """The group that tells time and leads to eviction, if there is one."""
-        taken: list[Column] = []
+        taken: list[Any] = []
         for group, name in zip(parts.groups, self.groups, strict=True):
-            taken.append(catalyst.column(group).alias(name))
+            taken.append(catalyst.renamed(catalyst.column(group), name))
         self._recipes = [self._recipe(expression, taken) for expression in parts.functions]
         self.ordered = any(recipe.ordered for recipe, _ in self._recipes)
         if ORDER in shape.columns:
-            taken.append(F.col(ORDER))
+            taken.append(F.col(ORDER)._jc)
         if self.sub_keys > 1:
-            taken.append(F.expr(f"pmod(spark_partition_id(), {self.sub_keys})").alias(_SUB_KEY))
-        self._taken = _columns(catalyst, taken)
+            taken.append(F.expr(f"pmod(spark_partition_id(), {self.sub_keys})").alias(_SUB_KEY)._jc)
+        self._taken = catalyst.sequence(taken)
         spread = [_SUB_KEY] if self.sub_keys > 1 else []
-        self._grouped = _columns(catalyst, map(F.col, [*self.groups, *spread]))
+        self._grouped = catalyst.sequence([F.col(name)._jc for name in [*self.groups, *spread]])
         self._name_partials()
 
     def _event_time(self) -> int | None:
@@ -129,7 +132,7 @@ class Aggregation:
                 return i
         return None
 
-    def _recipe(self, expression: Any, taken: list[Column]) -> tuple[Recipe, Any]:
+    def _recipe(self, expression: Any, taken: list[Any]) -> tuple[Recipe, Any]:
         """A recipe and Spark's function; adds the arguments to what is taken from rows."""
         text = expression.sql()
         if expression.isDistinct():
@@ -146,11 +149,11 @@ class Aggregation:
         names: list[str] = []
         for child in children:
             names.append(f"__braided_a{len(taken)}")
-            taken.append(catalyst.column(child).alias(names[-1]))
+            taken.append(catalyst.renamed(catalyst.column(child), names[-1]))
         condition = None
         if expression.filter().isDefined():
             condition = f"__braided_a{len(taken)}"
-            taken.append(catalyst.column(expression.filter().get()).alias(condition))
+            taken.append(catalyst.renamed(catalyst.column(expression.filter().get()), condition))
         types = [_type_of(child) for child in children]
         call = Call(function, text, tuple(names), tuple(types), condition, self._ansi)
         return recipe_of(call), function
@@ -190,22 +193,24 @@ class Aggregation:
         aggregated = DataFrame(grouped.agg(self._partial[0], self._others), spark)
         return aggregated.drop(_SUB_KEY) if self.sub_keys > 1 else aggregated
 
-    def halves(self, frame: DataFrame) -> tuple[Any, DataFrame] | None:
-        """`partial` in two: before an exchange and after it; None if it has no such halves."""
-        if self.sub_keys > 1:
-            return None
-        return self._catalyst.halves(self.partial(frame))
+    def sent(self, frame: DataFrame, route: Route, table: RoutingTable) -> DataFrame:
+        """A batch's partial results at their channels; one row per key unless it has sub-keys.
 
-    def finished(self, final: Any, exchanged: DataFrame) -> DataFrame:
-        return self._catalyst.finished(final, exchanged)
-
-    def hidden(self, frame: DataFrame) -> DataFrame:
-        """The same rows from a plan that Spark does not look into.
-
-        `results` gives columns the identities that the template's have. Spark would give them
-        new ones if it saw that the rows came from columns with these identities.
+        The plan below is hidden from Spark: `results` gives columns the identities that the
+        template's have, and Spark would give them new ones if it saw that the rows came from
+        columns with these identities.
         """
-        return self._catalyst.hidden(frame)
+        catalyst, spark = self._catalyst, frame.sparkSession
+        partial = self.partial(frame)
+        halves = None if self.sub_keys > 1 else catalyst.halves(partial)
+        if halves is None:
+            return catalyst.hidden(route.exchanged(partial, table))
+        first, final = halves
+        if self._table is not table or self._exchange is None:
+            # Nothing but the exchange on top: buffers of Spark's are no columns to compute on.
+            example = route.exchanged(catalyst.planned(spark, first), table)
+            self._table, self._exchange = table, catalyst.exchange(example)
+        return catalyst.joined(spark, first, self._exchange, final)
 
     def results(self, merged: DataFrame, hidden: Sequence[str]) -> DataFrame:
         """What the user asked for, from the merged columns; hidden columns come along."""
@@ -214,11 +219,35 @@ class Aggregation:
             frame = frame.select(columns)
         return DataFrame(frame, merged.sparkSession)
 
+    def _plain_results(self) -> list[Any] | None:
+        """The results in one step, if each is a group or an aggregate under some name."""
+        sources: list[tuple[Any, str]] = list(zip(self._parts.groups, self.groups, strict=True))
+        left = iter(self.partials)
+        for (recipe, _), expression in zip(self._recipes, self._parts.functions, strict=True):
+            columns = [next(left) for _ in recipe.partials]
+            if recipe.result is None:
+                return None
+            sources.append((expression.resultAttribute(), recipe.result.format(*columns)))
+        found = []
+        for result in self._parts.results:
+            inner = result.child() if result.nodeName() == "Alias" else result
+            if inner.nodeName() != "AttributeReference":
+                return None
+            sql = next((sql for source, sql in sources if _same(source, inner)), None)
+            if sql is None:
+                return None
+            found.append(F.expr(sql).alias(result.name())._jc)
+        return found
+
     def _last_steps(self, hidden: tuple[str, ...]) -> list[Any]:
         if hidden in self._steps:
             return self._steps[hidden]
         catalyst, parts = self._catalyst, self._parts
         kept = [F.col(name)._jc for name in hidden]
+        plain = self._plain_results()
+        if plain is not None:
+            self._steps[hidden] = [catalyst.sequence([*kept, *plain])]
+            return self._steps[hidden]
         groups = [catalyst.column(group.toAttribute())._jc for group in parts.groups]
         named: list[Any] = [
             catalyst.renamed(F.col(name), group.name(), group.exprId())
@@ -249,8 +278,8 @@ class Aggregation:
         return self._steps[hidden]
 
 
-def _columns(catalyst: Catalyst, columns: Any) -> Any:
-    return catalyst.sequence([column._jc for column in columns])
+def _same(a: Any, b: Any) -> bool:
+    return bool(a.exprId().equals(b.exprId()))
 
 
 def _nullable(field: StructField) -> StructField:

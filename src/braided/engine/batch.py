@@ -426,7 +426,7 @@ class Engine:
             spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "false")
             spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(CHUNK_ROWS))
             # To weigh each row costs a tenth of the batch; rows of fixed width need no weighing.
-            bounded = all(_is_narrow(step.input) for step in self.flow.steps)
+            bounded = all(_is_narrow(step.arriving) for step in self.flow.steps)
             most = 2**31 - 1 if bounded else CHUNK_BYTES
             spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(most))
             self._configured = True

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 
-__all__ = ["Aggregates", "Catalyst"]
+__all__ = ["Aggregates", "Catalyst", "Exchange"]
 
 _CATALYST = "org.apache.spark.sql.catalyst"
 _AGGREGATES = ("HashAggregate", "ObjectHashAggregate", "SortAggregate")
@@ -26,6 +26,13 @@ class Aggregates:
     functions: list[Any]
     results: list[Any]
     child: Any
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """All of an exchange but the plan whose rows it sends."""
+
+    parts: list[Any]
 
 
 class Catalyst:
@@ -44,6 +51,8 @@ class Catalyst:
         self._expressions = sql.classic.ExpressionUtils
         self._alias = sql.catalyst.expressions.Alias
         self._relation = sql.catalyst.plans.logical.LocalRelation
+        self._exchange = sql.execution.exchange.ShuffleExchangeExec
+        self._names = self._object(f"{_CATALYST}.expressions.NamedExpression")
         self._stage = sql.execution.adaptive.LogicalQueryStage
 
     def analyzed(self, df: DataFrame) -> Any:
@@ -75,8 +84,12 @@ class Catalyst:
     def column(self, expression: Any) -> Column:
         return ClassicColumn(self._expressions.column(expression))
 
-    def renamed(self, column: Column, name: str, expression_id: Any) -> Any:
-        """The column under a name and an identity that other expressions already refer to."""
+    def renamed(self, column: Column, name: str, expression_id: Any = None) -> Any:
+        """The column under a name and an identity: one that other expressions refer to already,
+        or a new one, which is then the same in every plan.
+        """
+        if expression_id is None:
+            expression_id = self._names.newExprId()
         expression = self._expressions.expression(column._jc)
         alias = self._alias(expression, name, expression_id, self._nil, self._none, self._nil)
         return self._expressions.column(alias)
@@ -104,18 +117,25 @@ class Catalyst:
 
     # -- an exchange of ours ---------------------------------------------------------------
 
-    def halves(self, aggregated: DataFrame) -> tuple[Any, DataFrame] | None:
-        """An aggregation's second half, and as a DataFrame what its first half gives.
+    def halves(self, aggregated: DataFrame) -> tuple[Any, Any] | None:
+        """The plans of an aggregation's first and second half.
 
         Between them Spark would put an exchange of its own. None if it planned something else.
         """
         final = aggregated._jdf.queryExecution().sparkPlan()
         if final.nodeName() not in _AGGREGATES or final.child().nodeName() != final.nodeName():
             return None
-        return final, self._planned(aggregated.sparkSession, final.child())
+        return final.child(), final
 
-    def finished(self, final: Any, exchanged: DataFrame) -> DataFrame:
-        """The second half of an aggregation, on partial results that are where they belong."""
+    def exchange(self, exchanged: DataFrame) -> Exchange:
+        """The exchange on top of a frame, for use over other plans with the same columns."""
+        node = exchanged._jdf.queryExecution().sparkPlan()
+        assert node.nodeName() == "Exchange"
+        return Exchange([node.productElement(i) for i in (0, 2, 3, 4)])
+
+    def joined(self, spark: SparkSession, first: Any, exchange: Exchange, final: Any) -> DataFrame:
+        """Both halves of an aggregation with an exchange between them."""
+        partitioning, *others = exchange.parts
         whole = final.copy(
             self._none,  # asks for no distribution: it has one that Spark does not know of
             final.isStreaming(),
@@ -125,17 +145,18 @@ class Catalyst:
             final.aggregateAttributes(),
             final.initialInputBufferOffset(),
             final.resultExpressions(),
-            exchanged._jdf.queryExecution().sparkPlan(),
+            self._exchange(partitioning, first, *others),
         )
-        return self._planned(exchanged.sparkSession, whole)
+        return self.planned(spark, whole)
+
+    def planned(self, spark: SparkSession, physical: Any) -> DataFrame:
+        """What a plan gives; Spark sees its columns only."""
+        shape = self._relation(physical.output(), self._nil, False, self._none)
+        return self.frame(spark, self._stage(shape, physical))
 
     def hidden(self, frame: DataFrame) -> DataFrame:
         """The rows of a frame, of whose plan Spark then sees the columns only."""
-        return self._planned(frame.sparkSession, frame._jdf.queryExecution().sparkPlan())
-
-    def _planned(self, spark: SparkSession, physical: Any) -> DataFrame:
-        shape = self._relation(physical.output(), self._nil, False, self._none)
-        return self.frame(spark, self._stage(shape, physical))
+        return self.planned(frame.sparkSession, frame._jdf.queryExecution().sparkPlan())
 
     def _object(self, name: str) -> Any:
         return self._jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)

@@ -65,6 +65,11 @@ class OperatorStep:
         return self.operator.__name__
 
     @property
+    def arriving(self) -> StructType:
+        """The columns of the rows that its tasks get."""
+        return self.input
+
+    @property
     def state(self) -> str:
         """The fields of its state, as a checkpoint records them."""
         return state_codec(self.operator).describe()
@@ -100,6 +105,13 @@ class AggregateStep:
     @property
     def label(self) -> str:
         return "agg"
+
+    @property
+    def arriving(self) -> StructType:
+        fields = self.aggregation.columns.fields
+        # A window is two columns as far as its width goes.
+        inner = [f.dataType.fields if isinstance(f.dataType, StructType) else [f] for f in fields]
+        return StructType([field for columns in inner for field in columns])
 
     @property
     def key_schema(self) -> StructType:
