@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,6 +12,7 @@ if TYPE_CHECKING:
     from braided.api.managed import managed
     from braided.api.operator import Operator
     from braided.api.query import ElasticQuery
+    from braided.api.state import state, stateDiff
     from braided.api.stream import GroupedStream, Stream, stream
     from braided.api.writer import start
     from braided.errors import BraidedError
@@ -23,6 +26,8 @@ __all__ = [
     "connect",
     "managed",
     "start",
+    "state",
+    "stateDiff",
     "stream",
 ]
 
@@ -37,6 +42,7 @@ _HOME = {
     "connect": "braided.api.connect",
     "managed": "braided.api.managed",
     "start": "braided.api.writer",
+    "stateDiff": "braided.api.state",
     "stream": "braided.api.stream",
 }
 
@@ -46,3 +52,14 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'braided' has no attribute {name!r}")
+
+
+class _StatePackage(ModuleType):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The committed state of a checkpoint as a DataFrame: `braided.api.state.state`."""
+        return import_module("braided.api.state").state(*args, **kwargs)
+
+
+# A package and a function have the name: the package can be called.
+import_module("braided.state")
+sys.modules["braided.state"].__class__ = _StatePackage
