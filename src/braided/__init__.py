@@ -49,6 +49,8 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: a worker process needs a small part of this only.
+    if name == "testing":
+        return import_module("braided.testing")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'braided' has no attribute {name!r}")

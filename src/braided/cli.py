@@ -1,4 +1,4 @@
-"""The command `braided`: the demo and the benchmarks.
+"""The command `braided`: the demo, the benchmarks, a look into a checkpoint.
 
 What a command runs is imported when it runs, so that help and errors come at once.
 """
@@ -21,6 +21,7 @@ from braided.errors import BraidedError
 __all__ = ["main"]
 
 _DEMO = "braided.demo"
+_STATE = "braided.inspect_state"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.command == "demo":
             return int(importlib.import_module(_DEMO).main(rest) or 0)
+        if arguments.command == "state":
+            return int(importlib.import_module(_STATE).main(arguments))
         return _bench(arguments.name, as_json=arguments.json, quick=arguments.quick)
     except BraidedError as error:
         print(f"braided: {error}", file=sys.stderr)
@@ -52,6 +55,12 @@ def _parser() -> argparse.ArgumentParser:
         add_help=False,  # the demo explains its own arguments
         help="run an elastic pipeline on local Spark, about a minute",
     )
+    state = commands.add_parser(
+        "state",
+        help="show what a query's checkpoint holds",
+        description="Shows the committed state of a query, which may be running.",
+    )
+    _state_arguments(state)
     bench = commands.add_parser(
         "bench",
         help="measure Braided against what Spark has",
@@ -63,6 +72,16 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", action="store_true", help="end with one line of JSON")
     bench.add_argument("--quick", action="store_true", help="fewer batches, under 90 seconds")
     return parser
+
+
+def _state_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a query's checkpointLocation")
+    parser.add_argument("--operator", metavar="NAME", help="one operator; all of them otherwise")
+    parser.add_argument(
+        "--version", metavar="N", type=int, help="a batch that is still retained; else the newest"
+    )
+    parser.add_argument("--to", metavar="PATH", help="write all keys there, as Parquet")
+    parser.add_argument("--json", action="store_true", help="print all keys, a line of JSON each")
 
 
 def _bench(name: str, *, as_json: bool, quick: bool) -> int:

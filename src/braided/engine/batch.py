@@ -36,6 +36,7 @@ from braided.engine.commit import Outcome, manifest_of
 from braided.engine.failure import from_worker, is_interrupt, is_lost_worker
 from braided.engine.flow import Flow
 from braided.engine.gate import Gate, Stopped
+from braided.engine.initial import Imported, write_initial
 from braided.engine.inputs import Inputs
 from braided.engine.plan import FlowPlan
 from braided.engine.progress import ProgressLog, Steps, section
@@ -259,6 +260,7 @@ class Engine:
         cut: int | None,
         steps: Steps,
     ) -> Outcome:
+        initial = self._initial(batch)
         due = self._due(tables, times)
         channels = {name: table.channels for name, table in tables.items()}
         for attempt in range(1, TRIES + 1):
@@ -270,6 +272,8 @@ class Engine:
                 watermark_ms=times.watermark_ms,
                 due=due,
                 cut=cut,
+                initial={name: start.runs for name, start in initial.items()},
+                failpoint=failpoints.armed(),
             )
             try:
                 outputs, fed_back = self._prepare(df, spec, tables, steps)
@@ -293,6 +297,7 @@ class Engine:
             reports=reports,
             outputs=outputs,
             fed_back=fed_back,
+            initial=initial,
         )
 
     def _prepare(
@@ -324,6 +329,22 @@ class Engine:
         finally:
             frames.close()
         return tuple(outputs), fed_back
+
+    def _initial(self, batch: int) -> dict[str, Imported]:
+        """Writes what operators that are new to the checkpoint start with."""
+        return {
+            step.name: write_initial(
+                step.initial,
+                step.operator,
+                step.name,
+                step.key_schema,
+                self._metas[step.name],
+                self._files.root,
+                batch,
+            )
+            for step in self.flow.steps
+            if step.initial is not None and step.name not in self.view.operators
+        }
 
     def _due(
         self, tables: Mapping[str, RoutingTable], times: BatchTimes
@@ -391,7 +412,8 @@ class Engine:
     def _ring(self, rows: int) -> None:
         """Asks for a batch without input if there is something to do."""
         due_ms: int | None = None
-        need = bool(self.view.carry)
+        new = [step for step in self.flow.steps if step.name not in self.view.operators]
+        need = bool(self.view.carry) or any(step.initial is not None for step in new)
         for step in self.flow.steps:
             known = self.view.operators.get(step.name)
             if known is None or not known.due or not step.fires:
