@@ -17,7 +17,7 @@ from braided.engine.inspection import Versions, raised_by_task
 from braided.errors import StateNotFoundError
 from braided.state.manifest import View
 
-__all__ = ["main"]
+__all__ = ["main", "show"]
 
 _SHOWN = 20
 _READS = 3
@@ -32,14 +32,17 @@ def main(arguments: argparse.Namespace) -> int:
             print(line, flush=True)
     spark = _session()
     try:
-        _with_newest(arguments, spark)
+        show(arguments, spark)
     finally:
         spark.stop()
     return 0
 
 
-def _with_newest(arguments: argparse.Namespace, spark: SparkSession) -> None:
-    """A query that runs may remove a version while it is read: then there is a newer one."""
+def show(arguments: argparse.Namespace, spark: SparkSession) -> None:
+    """Prints or writes the keys.
+
+    A query that runs may remove the newest version while it is read: then there is a newer one.
+    """
     for attempt in range(1, _READS + 1):
         df = state(arguments.checkpoint, spark, arguments.operator, arguments.version)
         try:

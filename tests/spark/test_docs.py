@@ -17,7 +17,9 @@ from braided.api.query import ElasticQuery
 from braided.options import Options
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/architecture.md", "docs/managed.md", "docs/operators.md")
+RUN = ["README.md", "docs/managed.md", "docs/operators.md", "docs/state.md"]
+RUN += ["docs/testing-streams.md"]
+PAGES = (*RUN, "docs/architecture.md")
 
 
 def blocks(page: str) -> list[str]:
@@ -59,7 +61,7 @@ def names(
             value.stop()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/managed.md", "docs/operators.md"])
+@pytest.mark.parametrize("page", RUN)
 def test_the_examples_of_a_page_run_one_after_the_other(
     page: str, names: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +77,11 @@ def test_the_examples_of_a_page_run_one_after_the_other(
         printed = capfd.readouterr().out
         assert "Caller.line can't be a state field" in printed
         assert "|      a|    4|  3.0|" in printed
+    if page == "docs/state.md":
+        printed = capfd.readouterr().out
+        assert "the state of batch 12 is not retained" in printed
+        assert "|{a}|changed|{4, 3.0}|{5, 4.0}|" in printed
+        assert "|      b|       1|  9.0|" in printed
     if page == "docs/managed.md":
         printed = capfd.readouterr().out
         assert "docs/managed.md, example 3:3: average: `last.values()` is not at one key" in printed

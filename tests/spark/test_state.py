@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import braided
+from braided import inspect_state
 from braided.engine.inspection import Versions, key_schema, raised_by_task
 from braided.errors import (
     CheckpointCorruptError,
@@ -24,6 +28,7 @@ from braided.errors import (
 from braided.state.gc import collect
 from braided.state.manifests import Manifests
 from braided.state.runs import digest_of
+from braided.testing import StreamTest
 from state_operators import Forgetful, Sessions
 from stream_harness import Lab, committed_view, manifests_of
 from stream_operators import SCHEMA, LastThree, Totals
@@ -189,6 +194,53 @@ def test_state_that_is_no_record_of_fields_is_refused(lab: Lab) -> None:
         braided.state(lab.checkpoint, lab.spark)
 
 
+def test_the_command_prints_writes_and_lists_state(
+    lab: Lab, capfd: pytest.CaptureFixture[str]
+) -> None:
+    feed = lab.feed(SCHEMA)
+    feed.add(ROWS)
+    lab.run(totals(lab, feed), slots=8)
+    given = argparse.Namespace(
+        checkpoint=str(lab.checkpoint), operator=None, version=None, to=None, json=False
+    )
+    inspect_state.show(given, lab.spark)
+    assert "|totals  |" in capfd.readouterr().out
+    written = str(lab.home / "written")
+    inspect_state.show(argparse.Namespace(**{**vars(given), "to": written}), lab.spark)
+    assert by_key(lab.spark.read.parquet(written)) == expected(ROWS)
+    command = [sys.executable, "-m", "braided.cli", "state", given.checkpoint, "--json"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = [json.loads(line) for line in printed.splitlines()]
+    assert {tuple(row["key"].values()): tuple(row["state"].values()) for row in found} == expected(
+        ROWS
+    )
+
+
+def test_the_command_reads_a_newer_version_when_one_is_removed_meanwhile(
+    lab: Lab, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = lab.feed(SCHEMA)
+    flow = totals(lab, feed)
+    feed.add(ROWS[:12])
+    lab.run(flow, slots=8)
+    given = argparse.Namespace(
+        checkpoint=str(lab.checkpoint), operator=None, version=None, to=None, json=True
+    )
+
+    def overtaken(*args: Any) -> DataFrame:
+        """A batch is committed, and the one before removed, right after the version is chosen."""
+        monkeypatch.undo()
+        df = braided.state(*args)
+        feed.add(ROWS[12:])
+        lab.run(flow, retainedManifests=1, fullManifestEvery=1)
+        return df
+
+    monkeypatch.setattr(inspect_state, "state", overtaken)
+    inspect_state.show(given, lab.spark)
+    printed = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert {row["batch"] for row in printed} == {1}
+
+
 @pytest.mark.parametrize(
     "ddl",
     ["`a b` string, c bigint", "s struct<x: int, y: array<decimal(10,2)>>, `odd:name` date"],
@@ -278,6 +330,37 @@ def test_initial_state_of_an_unfinished_batch_is_forgotten(
     assert manifests_of(lab.checkpoint) == {}
     start(20)
     assert lab.rows() == [("a", 1, 25, 0)]
+
+
+@pytest.mark.parametrize("point", ["before-routing", "task-after-changelog", "after-manifest"])
+def test_initial_state_counts_once_wherever_its_first_batch_crashes(
+    spark: SparkSession, point: str
+) -> None:
+    initial = spark.createDataFrame([("a", 0, 10), ("y", 1, 7)], "k string, c int, total int")
+
+    def alone(rows: braided.Stream) -> braided.Stream:
+        return rows.groupBy("k", "c").apply(Totals, SCHEMA, initialState=initial).name("first")
+
+    def chained(rows: braided.Stream) -> braided.Stream:
+        first = rows.groupBy("k", "c").apply(Totals, SCHEMA).name("first")
+        return first.groupBy("k", "c").apply(Totals, SCHEMA, initialState=initial).name("second")
+
+    with StreamTest(spark, SCHEMA, alone, options={"braided.slots": 8}) as t:
+        t.checkState({("a", 0): {"count": 0, "total": 10}, ("y", 1): {"count": 0, "total": 7}})
+        t.crash(at=point)
+        t.addData(("a", 0, 5, 0))
+        t.restart()
+        t.crash(at=point)
+        t.restart(chained)
+        assert t.query is None
+        t.restart()
+        t.checkState(
+            {("a", 0): {"count": 1, "total": 15}, ("y", 1): {"count": 0, "total": 7}}, "first"
+        )
+        t.checkState(
+            {("a", 0): {"count": 0, "total": 10}, ("y", 1): {"count": 0, "total": 7}}, "second"
+        )
+        t.checkAnswer(("a", 1, 15, 0))
 
 
 def _die(*_: Any) -> None:
