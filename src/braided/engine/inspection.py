@@ -42,7 +42,7 @@ from braided.state.keys import RECORD, RECORD_LONG, KeyCodec, unwrap
 from braided.state.manifest import OperatorView, View
 from braided.state.manifests import Manifests
 from braided.state.slots import ChannelState, Limits
-from braided.state.stored import StoredFields, history_of
+from braided.state.stored import StoredFields
 
 __all__ = ["Versions", "changes_frame", "key_schema", "raised_by_task", "state_frame"]
 
@@ -343,7 +343,7 @@ def _source(checkpoint: str, view: View, operator: str) -> tuple[_Source, Operat
             "rows yet; only the state of Operator classes can"
         )
     key = to_arrow_schema(key_schema(known.meta.key), timezone="UTC")
-    return _Source(checkpoint, operator, key, history_of(known.meta)), known
+    return _Source(checkpoint, operator, key, known.meta.history), known
 
 
 def _types(source: _Source) -> tuple[DataType, DataType]:

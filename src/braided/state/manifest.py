@@ -57,6 +57,11 @@ class OperatorMeta(msgspec.Struct, frozen=True):
     state: str
     codec: str
 
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The state's fields in all versions; a record's first byte counts them from 1."""
+        return (self.state,)
+
 
 class OperatorPart(msgspec.Struct, frozen=True):
     """What a batch made true of one operator."""

@@ -30,9 +30,8 @@ import pyarrow as pa
 from braided.errors import CheckpointMismatchError, CheckpointVersionError, UnsupportedError
 from braided.state.fieldtypes import JsonType
 from braided.state.files import UNREADABLE
-from braided.state.manifest import OperatorMeta
 
-__all__ = ["Shape", "StoredFields", "history_of", "is_nullable", "shape_of"]
+__all__ = ["Shape", "StoredFields", "is_nullable", "shape_of"]
 
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -214,11 +213,6 @@ _JSON = Shape(pa.string(), lambda value: json.dumps(_plain(value)), json.loads)
 
 
 # --- the fields of an operator ----------------------------------------------------------------
-
-
-def history_of(meta: OperatorMeta) -> tuple[str, ...]:
-    """What the operator's fields were in all versions, the present one last."""
-    return (meta.state,)
 
 
 class StoredFields:
