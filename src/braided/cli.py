@@ -1,4 +1,4 @@
-"""The command `braided`: the demo, the benchmarks, the simulator.
+"""The command `braided`: the demo, the benchmarks, the simulator, a look into a checkpoint.
 
 What a command runs is imported when it runs, so that help and errors come at once.
 """
@@ -23,6 +23,7 @@ from braided.sim import SCENARIOS
 __all__ = ["main"]
 
 _DEMO = "braided.demo"
+_STATE = "braided.inspect_state"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _simulate(arguments)
         if arguments.command == "replay":
             return _replay(arguments)
+        if arguments.command == "state":
+            return int(importlib.import_module(_STATE).main(arguments))
         return _bench(arguments.name, as_json=arguments.json, quick=arguments.quick)
     except BraidedError as error:
         print(f"braided: {error}", file=sys.stderr)
@@ -58,6 +61,12 @@ def _parser() -> argparse.ArgumentParser:
         add_help=False,  # the demo explains its own arguments
         help="run an elastic pipeline on local Spark, about a minute",
     )
+    state = commands.add_parser(
+        "state",
+        help="show what a query's checkpoint holds",
+        description="Shows the committed state of a query, which may be running.",
+    )
+    _state_arguments(state)
     bench = commands.add_parser(
         "bench",
         help="measure Braided against what Spark has",
@@ -126,6 +135,16 @@ def _replay(arguments: argparse.Namespace) -> int:
         plot=arguments.plot,
         channels_max=arguments.max_channels,
     )
+
+
+def _state_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a query's checkpointLocation")
+    parser.add_argument("--operator", metavar="NAME", help="one operator; all of them otherwise")
+    parser.add_argument(
+        "--version", metavar="N", type=int, help="a batch that is still retained; else the newest"
+    )
+    parser.add_argument("--to", metavar="PATH", help="write all keys there, as Parquet")
+    parser.add_argument("--json", action="store_true", help="print all keys, a line of JSON each")
 
 
 def _bench(name: str, *, as_json: bool, quick: bool) -> int:

@@ -17,7 +17,8 @@ from braided.api.query import ElasticQuery
 from braided.options import Options
 
 ROOT = Path(__file__).parents[2]
-RUN = ("README.md", "docs/aggregates.md", "docs/managed.md", "docs/operators.md", "docs/testing.md")
+RUN = ("README.md", "docs/aggregates.md", "docs/managed.md", "docs/operators.md", "docs/state.md")
+RUN += ("docs/testing.md", "docs/testing-streams.md")
 PAGES = (*RUN, "docs/architecture.md")
 
 
@@ -77,6 +78,11 @@ def test_the_examples_of_a_page_run_one_after_the_other(
         assert "Caller.line can't be a state field" in printed
         assert "|      a|    4|  3.0|" in printed
         assert '|Strict  |{"account": "a"}|{"account": "a", "amount": 1.5}|0    |' in printed
+    if page == "docs/state.md":
+        printed = capfd.readouterr().out
+        assert "the state of batch 12 is not retained" in printed
+        assert "|{a}|changed|{4, 3.0}|{5, 4.0}|" in printed
+        assert "|      b|       1|  9.0|" in printed
     if page == "docs/managed.md":
         printed = capfd.readouterr().out
         assert "docs/managed.md, example 3:3: average: `last.values()` is not at one key" in printed

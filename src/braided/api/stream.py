@@ -34,6 +34,7 @@ from braided.engine.flow import (
     flow_of,
     renamed,
 )
+from braided.engine.initial import check_initial
 from braided.engine.jvm import Jvm
 from braided.engine.route import Keys, quoted
 from braided.engine.stateless import Stateless
@@ -366,8 +367,14 @@ class GroupedStream(Aggregating):
         operator: type[Operator],
         schema: StructType | str,
         timeMode: str = "ProcessingTime",
+        initialState: DataFrame | None = None,
     ) -> Stream:
-        """Runs an `Operator` class for every key; `schema` is of the rows it gives out."""
+        """Runs an `Operator` class for every key; `schema` is of the rows it gives out.
+
+        `initialState` has the grouping columns and a column for each field (those left out, and
+        nulls, have their defaults). It counts from the first batch that the operator is in; a
+        checkpoint that knows the operator has its state already.
+        """
         if not (isinstance(operator, type) and issubclass(operator, Operator)):
             raise DefinitionError(
                 f"apply takes a class derived from braided.Operator, not {operator!r}"
@@ -383,6 +390,8 @@ class GroupedStream(Aggregating):
                 "braided.connect(a.groupBy(...), b.groupBy(...)).apply(...)"
             )
         shape = output_shape(self._stream, schema)
+        if initialState is not None:
+            check_initial(initialState, operator, self._key)
         step = OperatorStep(
             name=operator.__name__,
             operator=operator,
@@ -391,6 +400,7 @@ class GroupedStream(Aggregating):
             input=self._stream.schema,
             output=shape.schema,
             time_mode=timeMode,
+            initial=initialState,
         )
         return self._then(step)
 

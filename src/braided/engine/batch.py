@@ -37,6 +37,7 @@ from braided.engine.commit import Outcome, manifest_of
 from braided.engine.failure import from_worker, is_interrupt, is_lost_worker
 from braided.engine.flow import AggregateStep, Flow, OperatorStep
 from braided.engine.gate import Gate, Stopped
+from braided.engine.initial import Imported, write_initial
 from braided.engine.inputs import Inputs
 from braided.engine.place import Place
 from braided.engine.plan import FlowPlan
@@ -267,6 +268,7 @@ class Engine:
         cut: int | None,
         steps: Steps,
     ) -> Outcome:
+        initial = self._initial(batch)
         due = self._due(tables, times)
         channels = {name: table.channels for name, table in tables.items()}
         for attempt in range(1, TRIES + 1):
@@ -279,6 +281,8 @@ class Engine:
                 late_watermark_ms=self._late_watermark_ms,
                 due=due,
                 cut=cut,
+                initial={name: start.runs for name, start in initial.items()},
+                failpoint=failpoints.armed(),
             )
             try:
                 outputs, fed_back = self._prepare(df, spec, tables, steps)
@@ -302,6 +306,7 @@ class Engine:
             reports=reports,
             outputs=outputs,
             fed_back=fed_back,
+            initial=initial,
         )
 
     def _prepare(
@@ -333,6 +338,30 @@ class Engine:
         finally:
             frames.close()
         return tuple(outputs), fed_back
+
+    def _initial(self, batch: int) -> dict[str, Imported]:
+        """Writes what operators that are new to the checkpoint start with."""
+        return {
+            step.name: write_initial(
+                step.initial,
+                step.operator,
+                step.name,
+                step.key_schema,
+                self._metas[step.name],
+                self._files.root,
+                batch,
+            )
+            for step in self._new_steps()
+            if step.initial is not None
+        }
+
+    def _new_steps(self) -> list[OperatorStep]:
+        """Operators that the checkpoint does not know yet."""
+        return [
+            step
+            for step in self.flow.steps
+            if isinstance(step, OperatorStep) and step.name not in self.view.operators
+        ]
 
     def _due(
         self, tables: Mapping[str, RoutingTable], times: BatchTimes
@@ -403,7 +432,7 @@ class Engine:
     def _ring(self, rows: int) -> None:
         """Asks for a batch without input if there is something to do."""
         due_ms: int | None = None
-        need = bool(self.view.carry)
+        need = bool(self.view.carry) or any(s.initial is not None for s in self._new_steps())
         for step in self.flow.steps:
             known = self.view.operators.get(step.name)
             if known is None or not known.due or not step.fires:

@@ -59,6 +59,8 @@ class OperatorStep:
     time_mode: str
     sides: tuple[StructType, ...] = ()
     """The rows of each input, where there are two."""
+    initial: DataFrame | None = None
+    """The state that it starts with, where the checkpoint has none of it."""
 
     @property
     def label(self) -> str:

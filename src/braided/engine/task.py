@@ -37,6 +37,7 @@ from braided.state.files import Files
 from braided.state.keys import record_key, timer_bound, timer_key, timer_parts, unwrap, wrap
 from braided.state.manifest import OperatorMeta, OperatorView
 from braided.state.manifests import Manifests
+from braided.state.runs import RunFile
 from braided.state.slots import ChannelState, Limits, SlotState
 
 __all__ = [
@@ -76,6 +77,10 @@ class BatchSpec(msgspec.Struct, frozen=True):
     """Slots with a timer that is due, by operator and channel."""
     cut: int | None
     """Rows for each channel to process; the rest is carried."""
+    initial: dict[str, tuple[RunFile, ...]] = {}
+    """State that operators in their first batch start with."""
+    failpoint: str = ""
+    """Where a test wants a task to fail."""
 
     def encode(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -116,6 +121,7 @@ class ChannelTask:
         assert context is not None
         settle()
         batch = BatchSpec.decode(context.getLocalProperty(BATCH_PROPERTY) or "")
+        failpoints.arm(batch.failpoint)
         try:
             run = run_of(self._spec)(
                 self._spec, self._spec.program.unpack(), batch, context.partitionId()
@@ -150,11 +156,15 @@ class ChannelRun:
         )
         self.files = Files(spec.root)
         view = Manifests(self.files).view_at(batch.batch - 1, spec.flow)
+        known = view.operators.get(self.program.name)
+        if known is None:
+            runs = batch.initial.get(self.program.name, ())
+            known = OperatorView.empty(spec.meta).starting_with(runs)
         self.state = ChannelState(
             self.files,
             Cache(host_directory(Path(spec.cache), spec.flow)) if spec.cache else None,
             self.program.name,
-            view.operators.get(self.program.name) or OperatorView.empty(spec.meta),
+            known,
             spec.limits,
         )
         self.attempt = f"{batch.batch}-{channel}-{uuid.uuid4().hex[:12]}"

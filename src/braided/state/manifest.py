@@ -167,6 +167,10 @@ class OperatorView:
         table = np.zeros(meta.slots, dtype=np.uint16)
         return cls(meta, 1, table, 0, [None] * meta.slots, 0, {}, 0, 0)
 
+    def starting_with(self, runs: tuple[RunFile, ...]) -> OperatorView:
+        """The operator with state that its first batch builds on and will name."""
+        return self.apply(OperatorPart(self.channels, runs=runs, new=len(runs)), False, False)
+
     def links(self, slot: int) -> Iterator[Link]:
         """The chain of a slot, newest first."""
         link = self._links[slot]

@@ -237,6 +237,7 @@ class OperatorHarness:
             reports={self._name: [run.finish()]},
             outputs=(),
             fed_back=[],
+            initial={},
         )
         full = number % _FULL_EVERY == 0
         self._manifests.write(manifest_of(outcome, self._view, self._flow, "test", full))
