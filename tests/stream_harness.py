@@ -7,6 +7,7 @@ Everything is read from files, without the code that wrote them where that is po
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -18,11 +19,13 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 import braided
+from braided import failpoints
 from braided.api.operator import state_codec
 from braided.api.query import ElasticQuery
 from braided.engine.flow import flow_of
@@ -38,6 +41,7 @@ __all__ = [
     "Lab",
     "State",
     "committed_view",
+    "cut_at",
     "manifests_of",
     "output_of",
     "rows_by_batch",
@@ -154,6 +158,22 @@ class Lab:
     def state(self, stream: braided.Stream, operator: str | None = None) -> State:
         """The committed state of one operator: the only one if none is named."""
         return state_of(self.checkpoint, stream, operator)
+
+
+@contextmanager
+def cut_at(patch: pytest.MonkeyPatch, point: str, nth: int = 1) -> Iterator[None]:
+    """A power cut, as far as one process can have one: whoever comes to a fail point for the
+    n-th time gets no further.
+    """
+    times = itertools.count(1)
+
+    def reach(name: str) -> None:
+        if name == point and next(times) == nth:
+            raise RuntimeError(f"power cut at {point}")
+
+    with patch.context() as context:
+        context.setattr(failpoints, "reach", reach)
+        yield
 
 
 # -- output --------------------------------------------------------------------------------------

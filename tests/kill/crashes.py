@@ -31,7 +31,8 @@ from braided.state.keys import KeyCodec
 from braided.state.manifests import Manifests
 from braided.state.slotcache import SlotCache
 from braided.state.slots import ChannelChanges, ChannelState, Limits
-from kill.driver import OPERATORS, Job
+from kill.driver import Job
+from kill.operators import OPERATORS
 from kill.oracle import InputRow
 
 __all__ = ["Progress", "Scene", "State"]
@@ -162,9 +163,18 @@ class Scene:
 
     # -- what they left --------------------------------------------------------------------
 
-    def published(self) -> list[dict[str, Any]]:
+    def published(self, sink: str = ".") -> list[dict[str, Any]]:
         """The output rows that a reader sees."""
-        return [row for path in _visible_files(self.output) for row in _parquet_rows(path)]
+        return [row for path in _visible_files(self.output / sink) for row in _parquet_rows(path)]
+
+    def by_batch(self, sink: str) -> list[dict[str, Any]]:
+        """The rows of a sink that writes a file for each batch."""
+        lines = [
+            line
+            for path in (self.output / sink).glob("*.json")
+            for line in path.read_text().splitlines()
+        ]
+        return [json.loads(line) for line in lines]
 
     def committed_batch(self) -> int:
         """The newest batch that has a manifest; -1 if there is none."""
@@ -176,7 +186,7 @@ class Scene:
         newest = SparkLog(self.checkpoint).last_commit()
         return -1 if newest is None else newest
 
-    def state(self, cached: bool = False) -> State:
+    def state(self, cached: bool = False, name: str = "op") -> State:
         """The committed state, from the durable files or by way of the cache that the runs left."""
         files = self._files()
         batch = self.committed_batch()
@@ -184,21 +194,21 @@ class Scene:
             return State({}, ChannelChanges(None, None, (), 0, 0, 0, 0, 0, 0, 0))
         view = Manifests(files).view_at(batch)
         cache: SlotCache | None = Cache(self.cache_of(view.flow)) if cached else None
-        slots = ChannelState(files, cache, "op", view.operators["op"], Limits())
-        slots.prepare(range(view.operators["op"].meta.slots))
+        slots = ChannelState(files, cache, name, view.operators[name], Limits())
+        slots.prepare(range(view.operators[name].meta.slots))
         keys = KeyCodec(pa.schema([("key", pa.string())]))
         operator = OPERATORS[self._operator][0]
         load, lent = state_codec(operator).load, operator()
         fields = list(operator.__annotations__)
         records = {}
-        for number in range(view.operators["op"].meta.slots):
+        for number in range(view.operators[name].meta.slots):
             for suffix, raw in slots.slot(number).scan(b"k"):
                 load(lent, raw)
                 [key] = keys.decode(suffix[1:])
                 assert key not in records
-                records[key] = tuple(getattr(lent, name) for name in fields)
-        assert len(records) == view.operators["op"].keys
-        return State(records, slots.finish("state/op/read-only"))
+                records[key] = tuple(getattr(lent, field) for field in fields)
+        assert len(records) == view.operators[name].keys
+        return State(records, slots.finish(f"state/{name}/read-only"))
 
     def cache_of(self, flow: str) -> Path:
         return host_directory(self.cache, flow)

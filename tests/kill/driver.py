@@ -9,15 +9,13 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import signal
 import sys
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import braided
 from braided import failpoints
@@ -25,10 +23,11 @@ from braided.api.writer import StreamWriter
 from braided.control.table import RoutingTable
 from braided.engine.commands import Commands
 from braided.engine.progress import ProgressLog
+from kill import branches
+from kill.operators import OPERATORS
 
-__all__ = ["FORGET_AT", "OPERATORS", "Job", "Tokens", "Totals"]
+__all__ = ["Job"]
 
-FORGET_AT = 9
 RESTLESS_BATCHES = 6
 INPUT = "id long, key string, amount long"
 
@@ -42,58 +41,10 @@ class Job(msgspec.Struct, frozen=True):
     checkpoint: str
     cache: str
     progress: str
-    sink: str = "parquet"
+    sink: str = "parquet"  # or "foreachBatch", or "branches": a flow with three sinks
     victim: str = "driver"  # or "worker": who dies at the fail point
     restless: bool = False  # slots move and rows are carried after each of the first batches
     options: dict[str, str] = {}
-
-
-class Totals(braided.Operator):
-    """Deterministic. Drops its key now and then, so that removals are rolled back too."""
-
-    count: int = 0
-    total: int = 0
-
-    def onRow(self, row: Row) -> Iterator[tuple[Any, ...]]:
-        self.count += 1
-        self.total += row.amount
-        yield row.id, row.key, self.count, self.total
-        if self.count == FORGET_AT:
-            self.forget()
-
-
-class Tokens(braided.Operator):
-    """Not deterministic: every row draws a token, which the next row of the key gives out."""
-
-    token: str = ""
-    count: int = 0
-
-    def onRow(self, row: Row) -> Iterator[tuple[Any, ...]]:
-        before, self.token = self.token, uuid.uuid4().hex
-        self.count += 1
-        yield row.id, row.key, before, self.token
-
-
-class DyingTotals(Totals):
-    """Kills its worker process at some rows, each of them once."""
-
-    def onRow(self, row: Row) -> Iterator[tuple[Any, ...]]:
-        if row.amount < 0:
-            try:
-                Path(os.environ["DEATHS"], str(row.id)).touch(exist_ok=False)
-            except FileExistsError:
-                pass
-            else:
-                os.kill(os.getpid(), signal.SIGKILL)
-        yield from super().onRow(row)
-
-
-_TOTALS = "id long, key string, count long, total long"
-OPERATORS: dict[str, tuple[type[braided.Operator], str]] = {
-    "totals": (Totals, _TOTALS),
-    "dying": (DyingTotals, _TOTALS),
-    "tokens": (Tokens, "id long, key string, before string, token string"),
-}
 
 
 def main(job: Job) -> None:
@@ -104,11 +55,15 @@ def main(job: Job) -> None:
         _ask_for_changes()
     spark = _session()
     rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(job.input)
-    operator, schema = OPERATORS[job.operator]
-    flow = braided.stream(rows).groupBy("key").apply(operator, schema).name("op")
-    writer = flow.writeStream.options(**job.options)
+    if job.sink == "branches":
+        sinks = branches.writers(rows, Path(job.output))
+    else:
+        operator, schema = OPERATORS[job.operator]
+        flow = braided.stream(rows).groupBy("key").apply(operator, schema).name("op")
+        sinks = [_sink(flow.writeStream, job)]
+    writer = sinks[0].options(**job.options).trigger(availableNow=True)
     writer.option("checkpointLocation", job.checkpoint).option("braided.cache.dir", job.cache)
-    _sink(writer, job).trigger(availableNow=True).start().awaitTermination()
+    braided.start(*sinks).awaitTermination()
     spark.stop()
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import braided
+from kill.branches import SINKS, expected
 from kill.crashes import Progress, Scene
 from kill.oracle import InputRow, TotalsRow, random_batches, totals
 
@@ -33,6 +34,9 @@ OFTEN = {
 UNPUBLISHED = ("manifest-linked", "after-manifest", "publishing")
 # Where a batch is abandoned although all its tasks have updated the cache.
 ABANDONED = "manifest-writing"
+
+
+SHOWN_BY_ALL = tuple(SINKS)
 
 
 class Stage:
@@ -125,12 +129,58 @@ def test_driver_killed_at_every_step_loses_and_repeats_nothing(
     rolls_back_and_never_rebuilds(scene, deaths)
 
 
+# Fail point, and which of the three sinks show the newest batch that is committed.
+SEVERAL_SINKS: dict[str, tuple[str, ...]] = {
+    "between-prepares:2": SHOWN_BY_ALL,  # of batch 0: the third sink has run nothing
+    "between-sinks:2": ("first", "by-batch"),  # of batch 0
+    "handing-over:2": ("first",),  # of batch 1: batch 0 came again
+    "between-prepares:1": SHOWN_BY_ALL,  # of batch 2
+    "between-sinks:1": ("first",),  # of batch 2
+}
+
+
+def test_a_flow_with_three_sinks_commits_for_all_or_none_wherever_it_is_killed(
+    stage: Stage,
+) -> None:
+    batches = random_batches(4, rows=48, keys=7)
+    scene = stage.scene(batches, "totals", sink="branches", **OFTEN)
+    for point, shown in SEVERAL_SINKS.items():
+        scene.dies_at(point)
+        are_exact(scene, batches, scene.committed_batch(), shown)
+    assert scene.committed_batch() == 2
+    scene.finishes()
+
+    assert scene.committed_batch() == scene.spark_batch() == 3
+    are_exact(scene, batches, 3, SHOWN_BY_ALL)
+    nothing_is_left_behind(scene)
+
+
+def are_exact(
+    scene: Scene, batches: list[list[InputRow]], committed: int, shown: tuple[str, ...]
+) -> None:
+    """State is the oracle's at one batch; sinks show it, or the one before."""
+    now, before = expected(batches[: committed + 1]), expected(batches[: max(committed, 0)])
+    for name in SINKS:
+        rows = (now if name in shown else before).rows[name]
+        given = scene.by_batch(name) if name == "by-batch" else scene.published(name)
+        assert ordered(given) == ordered(rows), name
+    for name, state in now.state.items():
+        assert scene.state(name=name).records == state
+
+
+def nothing_is_left_behind(scene: Scene) -> None:
+    waiting = list((scene.checkpoint / "braided" / "out").iterdir())
+    assert not [path for path in waiting if path.name.endswith(".list") or not any(path.iterdir())]
+    assert list((scene.checkpoint / "braided" / "bell").iterdir()) == []
+
+
 def test_every_fail_point_in_the_source_is_died_at() -> None:
     source = Path(braided.__file__).parent.rglob("*.py")
     places = {
         name for path in source for name in re.findall(r'reach\("([a-z-]+)"\)', path.read_text())
     }
-    assert places == {point.partition(":")[0] for point in (*FIRST_BATCHES, *LATER_BATCHES)}
+    deaths = (*FIRST_BATCHES, *LATER_BATCHES, *SEVERAL_SINKS)
+    assert places == {point.partition(":")[0] for point in deaths} - {"handing-over"}
 
 
 def rolls_back_and_never_rebuilds(scene: Scene, deaths: list[str]) -> None:

@@ -17,8 +17,8 @@ from braided.api.query import ElasticQuery
 from braided.options import Options
 
 ROOT = Path(__file__).parents[2]
-RUN = ("README.md", "docs/aggregates.md", "docs/managed.md", "docs/operators.md", "docs/state.md")
-RUN += ("docs/testing.md", "docs/testing-streams.md")
+RUN = ("README.md", "docs/aggregates.md", "docs/managed.md", "docs/operators.md", "docs/sinks.md")
+RUN += ("docs/state.md", "docs/testing.md", "docs/testing-streams.md")
 PAGES = (*RUN, "docs/architecture.md")
 
 
@@ -83,6 +83,12 @@ def test_the_examples_of_a_page_run_one_after_the_other(
         assert "the state of batch 12 is not retained" in printed
         assert "|{a}|changed|{4, 3.0}|{5, 4.0}|" in printed
         assert "|      b|       1|  9.0|" in printed
+    if page == "docs/sinks.md":
+        printed = capfd.readouterr().out
+        assert "[('a', 3.0, 0)]" in printed  # SQLite
+        assert "|      a|  3.0|    0|" in printed  # Derby
+        assert names["spark"].table("balances").count() == 4
+        names["spark"].sql("DROP TABLE balances")
     if page == "docs/managed.md":
         printed = capfd.readouterr().out
         assert "docs/managed.md, example 3:3: average: `last.values()` is not at one key" in printed

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
@@ -104,6 +106,48 @@ def test_commands_take_effect_without_input_one_after_the_other(lab: Lab) -> Non
     assert lab.state(flow) == {
         (k,): {"count": 4, "total": sum(v for key, _, v, _ in ROWS if key == k)} for k in "abcdef"
     }
+
+
+def test_a_query_can_be_stopped_by_its_own_foreach_batch_function(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    flow = braided.stream(feed.frame(maxFilesPerTrigger=1)).groupBy("k").apply(Totals, SCHEMA)
+    taken: list[tuple[int, int]] = []
+    started = threading.Event()
+
+    def take(df: DataFrame, batch: int) -> None:
+        started.wait()
+        query.stop()
+        query.stop()
+        taken.append((batch, df.count()))  # the batch goes on to its end
+
+    # Were it to wait for itself, it would wait this long and then be cut off.
+    query = lab.start(flow, take, stopTimeout="1h")
+    feed.add(ROWS)
+    feed.add(ROWS[:5])
+    started.set()
+    assert query.awaitTermination(60) is True
+    assert query.exception() is None and not query.isActive
+    assert taken == [(0, 24)]
+    assert sorted(p.name for p in (lab.checkpoint / "commits").glob("[0-9]*")) == ["0"]
+    lab.run(flow, lambda df, batch: taken.append((batch, df.count())))
+    assert taken == [(0, 24), (1, 5)]
+
+
+def test_bells_and_listings_of_killed_queries_go_at_the_next_start(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    feed.add(ROWS)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
+    home = lab.checkpoint / "braided"
+    for leftover in ("out/7-abc-0.list/0", "out/7-abc-1/part-0", "bell/0123.json", "bell/0123.new"):
+        (home / leftover).parent.mkdir(parents=True, exist_ok=True)
+        (home / leftover).touch()
+    (home / "out/7-abc-2.list").mkdir()
+    (home / "out/7-abc-3").mkdir()
+    with lab.running(flow) as query:
+        query.processAllAvailable()
+        assert [path.suffix for path in (home / "bell").iterdir()] == [".json"]
+        assert [path.name for path in (home / "out").iterdir()] == ["7-abc-1"]  # not yet committed
+    assert list((home / "bell").iterdir()) == []
 
 
 @pytest.mark.parametrize("channels", [0, -1, True, 2.0, "3", None, 9])

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 import braided
 from braided.errors import CheckpointMismatchError, DefinitionError, UnsupportedError
-from stream_harness import Feed, Lab, wait_until
+from stream_harness import Feed, Lab, cut_at, wait_until
 from stream_operators import SCHEMA, Totals
 
 ROWS = [("ab"[i % 2], 0, i, i) for i in range(6)]
@@ -73,6 +73,72 @@ def test_parquet_by_partition_is_exactly_the_output(lab: Lab, feed: Feed) -> Non
     writer.options(**options).trigger(availableNow=True).start().awaitTermination()
     assert (lab.out / "k=a" / "c=3").is_dir()
     assert found(lab.spark.read.parquet(str(lab.out))) == Counter(TOTALS)
+
+
+ODD = [
+    None, "", " ", "a/b", "a=b", "k=a", "%2F", "100%", "ü€", ".", "..", "x y", "#?&", "a:b", "'\"`",
+    "__HIVE_DEFAULT_PARTITION__", "null", "1", "[b]", "{c}", "~", "*", "line\nbreak", "tab\t",
+]  # fmt: skip
+
+
+def test_any_value_makes_a_partition_and_comes_back(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Spark writes partitions: an empty string, and Spark's own word for null, are null."""
+    feed = lab.feed("k string, c int, v long, seq long")
+    keyed = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
+
+    def start() -> braided.ElasticQuery:
+        writer = keyed.writeStream.format("parquet").partitionBy("K").trigger(availableNow=True)
+        return writer.option("checkpointLocation", str(lab.checkpoint)).start(str(lab.out))
+
+    for batch in range(2):
+        feed.add([(k, 0, i, i) for i, k in enumerate(ODD)])
+        with cut_at(monkeypatch, "publishing"), pytest.raises(Exception, match="power cut"):
+            start().awaitTermination()
+        start().awaitTermination()
+        read = lab.spark.read.schema("c int, v long, seq long, k string").parquet(str(lab.out))
+        nulls = ("", "__HIVE_DEFAULT_PARTITION__")
+        expected = Counter(
+            (None if k in nulls else k, c, i * c, i)
+            for c in range(1, batch + 2)
+            for i, k in enumerate(ODD)
+        )
+        assert found(read) == expected
+    native = lab.home / "native"
+    lab.spark.createDataFrame([(k, 1) for k in ODD], "k string, v int").write.partitionBy(
+        "k"
+    ).parquet(str(native))
+    assert {p.name for p in native.glob("k=*")} == {p.name for p in lab.out.glob("k=*")}
+
+
+def test_partitions_of_every_simple_type_come_back(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    feed.add(ROWS)
+    typed = flow(feed).selectExpr(
+        "seq",
+        "c = 1 AS flag",
+        "DATE'2024-02-29' + c AS day",
+        "TIMESTAMP'2024-02-29 23:59:59.5' AS moment",
+        "CAST(v / 4 AS DECIMAL(10, 2)) AS price",
+        "CAST(CASE WHEN v > 2 THEN v / 4 END AS DOUBLE) AS number",
+    )
+    by = ["flag", "day", "moment", "price", "number"]
+    writer = typed.writeStream.partitionBy(by).trigger(availableNow=True)
+    writer.start(str(lab.out), "orc", checkpointLocation=str(lab.checkpoint)).awaitTermination()
+    read = lab.spark.read.schema(typed.schema).orc(str(lab.out))
+    expected = lab.spark.createDataFrame(TOTALS, SCHEMA).selectExpr(
+        "seq",
+        "c = 1 AS flag",
+        "DATE'2024-02-29' + c AS day",
+        "TIMESTAMP'2024-02-29 23:59:59.5' AS moment",
+        "CAST(v / 4 AS DECIMAL(10, 2)) AS price",
+        "CAST(CASE WHEN v > 2 THEN v / 4 END AS DOUBLE) AS number",
+    )
+    names = ["seq", *by]
+    assert sorted(map(tuple, read.select(names).collect()), key=str) == sorted(
+        map(tuple, expected.select(names).collect()), key=str
+    )
 
 
 def test_memory_is_a_table_named_as_the_query(lab: Lab, feed: Feed) -> None:
@@ -176,8 +242,24 @@ def test_a_processing_time_trigger_goes_on_and_once_takes_one_batch(lab: Lab, fe
         (lambda w: w.trigger(once=True, availableNow=True), DefinitionError, "one of"),
         (lambda w: w.queryName(" "), DefinitionError, "empty"),
         (lambda w: w.foreachBatch(3), DefinitionError, "function"),
-        (lambda w: w.foreach(print), UnsupportedError, "foreachBatch"),
-        (lambda w: w.toTable("t"), UnsupportedError, "foreachBatch"),
+        (lambda w: w.clusterBy("k"), UnsupportedError, "partitionBy"),
+        (lambda w: w.format("foreach").partitionBy("k"), DefinitionError, "partitionBy"),
+        (
+            lambda w: w.format("parquet").option("path", "/x").partitionBy("k", "K"),
+            DefinitionError,
+            "twice",
+        ),
+        (
+            lambda w: w.format("parquet").option("path", "/x").partitionBy("k", "c", "v", "seq"),
+            DefinitionError,
+            "all columns",
+        ),
+        (lambda w: w.format("hive").option("path", "/x"), UnsupportedError, "Hive"),
+        (lambda w: w.format("no such format"), UnsupportedError, "no data source of that name"),
+        (lambda w: w.format("kafka"), UnsupportedError, "spark.jars.packages"),
+        (lambda w: w.format("rate"), UnsupportedError, "can be read but takes no rows"),
+        (lambda w: w.format("delta").option("path", "/x"), UnsupportedError, "needs Delta Lake"),
+        (lambda w: w.format("jdbc"), DefinitionError, "checkpointLocation"),
     ],
 )
 def test_a_writer_that_can_not_start_says_why(lab: Lab, change: Any, kind: Any, words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -100,9 +101,14 @@ class ElasticQuery:
         """Stops the query between two batches.
 
         Waits for the running batch, at most `braided.stopTimeout`; one that takes longer is cut
-        off, not committed, and runs again at the next start.
+        off, not committed, and runs again at the next start. Called by the running batch, in a
+        foreachBatch function, it returns at once: the query ends when that batch is done.
         """
         gate = self._engine.gate
+        if gate.inside():
+            gate.stopping = True  # no batch begins, however late the thread comes
+            threading.Thread(target=self.stop, name="braided stop", daemon=True).start()
+            return
         try:
             self._wait_while(lambda: self.status["message"] == _STARTING, _START_S)
             if gate.shut(self._engine.options.stop_timeout_s):

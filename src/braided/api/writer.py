@@ -5,28 +5,25 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from braided.api.destination import Target, local_path, sink_of
 from braided.api.query import ElasticQuery, retire
 from braided.engine.batch import Engine
 from braided.engine.flow import AggregateStep, Flow, flow_of
-from braided.engine.jvm import Jvm
-from braided.engine.sinks import (
-    ConsoleSink,
-    FileSink,
-    ForeachBatchSink,
-    MemorySink,
-    NoopSink,
-    Sink,
-)
+from braided.engine.sinks import FileSink, Sink
+from braided.engine.staged import MemorySink
 from braided.engine.tick import with_tick
 from braided.errors import DefinitionError, UnsupportedError
 from braided.options import Options
 
 if TYPE_CHECKING:
+    from pyspark.sql._typing import SupportsProcess
+
     from braided.api.stream import Stream
 
 __all__ = ["StreamWriter", "start"]
@@ -43,7 +40,8 @@ class StreamWriter:
         self._name: str | None = None
         self._trigger: dict[str, Any] = {}
         self._partition_by: list[str] = []
-        self._function: Callable[[DataFrame, int], Any] | None = None
+        self._function: Callable[..., Any] | None = None
+        self._table: str | None = None
 
     def format(self, source: str) -> StreamWriter:
         self._format = source
@@ -104,10 +102,44 @@ class StreamWriter:
         self._format = "foreachBatch"
         return self
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("foreach", "toTable", "clusterBy"):
-            raise UnsupportedError(f"writeStream.{name} is not supported; use foreachBatch")
-        raise AttributeError(name)
+    def foreach(self, f: Callable[[Row], None] | SupportsProcess) -> StreamWriter:
+        """Calls a function with each row, or an object's open, process and close, in tasks."""
+        # Spark's own, with its errors for an object that lacks a method.
+        function = DataStreamWriter._construct_foreach_function(f)
+        _check_travels(function)
+        self._function = function
+        self._format = "foreach"
+        return self
+
+    def clusterBy(self, *cols: str) -> StreamWriter:
+        raise UnsupportedError(
+            "writeStream.clusterBy is not supported: files and tables of files have no clustering; "
+            "use partitionBy, or cluster the table where its format knows how"
+        )
+
+    def table(self, tableName: str) -> StreamWriter:
+        """Writes to a table, as `toTable` does, without starting: for `braided.start`."""
+        self._table = tableName
+        return self
+
+    def toTable(
+        self,
+        tableName: str,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: str | list[str] | None = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> ElasticQuery:
+        """Starts the query with a table as its output, which is made if it is missing."""
+        self.table(tableName)
+        return self.start(
+            format=format,
+            outputMode=outputMode,
+            partitionBy=partitionBy,
+            queryName=queryName,
+            **options,
+        )
 
     def start(
         self,
@@ -132,50 +164,21 @@ class StreamWriter:
             self.option("path", path)
         return start(self)
 
-    def _sink(self, spark: SparkSession) -> Sink:
-        kind = self._format or str(spark.conf.get("spark.sql.sources.default"))
-        options = {name.lower(): value for name, value in self._options.items()}
-        if self._partition_by and kind in ("memory", "console", "noop", "foreachBatch"):
-            raise DefinitionError(f"partitionBy has no meaning for format {kind!r}")
-        match kind:
-            case "foreachBatch":
-                assert self._function is not None
-                return ForeachBatchSink(self._function)
-            case "noop":
-                return NoopSink()
-            case "console":
-                truncate = str(options.get("truncate", True)).lower() == "true"
-                return ConsoleSink(int(options.get("numrows", 20)), truncate)
-            case "memory":
-                if self._name is None:
-                    raise DefinitionError("format('memory') needs a queryName to name the table")
-                whole = self._mode == "complete"
-                return MemorySink(spark, self._name, self._stream.schema, replaced=whole)
-        if Jvm(spark).file_format(kind) is None:
-            raise UnsupportedError(
-                f"format({kind!r}) is not supported; write to it in foreachBatch, where "
-                "the batch id makes "
-                "repeated rows recognisable"
-            )
-        if self._mode == "complete":
-            raise UnsupportedError(
-                f"outputMode('complete') with format({kind!r}): files are only ever added; write "
-                "them in foreachBatch, over those of the batch before"
-            )
-        if "path" not in options:
-            raise DefinitionError(
-                f"format({kind!r}) needs a path: .start(path) or .option('path', ...)"
-            )
-        missing = [c for c in self._partition_by if c not in self._stream.columns]
-        if missing:
-            raise DefinitionError(f"partitionBy: there is no column {missing[0]!r} in the output")
-        own = {
-            name: _text(value)
-            for name, value in self._options.items()
-            if name.lower() not in ("path", "checkpointlocation")
-            and not name.lower().startswith("braided.")
-        }
-        return FileSink(kind, _absolute(str(options["path"])), self._partition_by, own)
+    def _target(self) -> Target:
+        return Target(
+            schema=self._stream.schema,
+            format=self._format,
+            table=self._table,
+            query_name=self._name,
+            partition_by=self._partition_by,
+            options={
+                name: value
+                for name, value in self._options.items()
+                if name not in _query_options(self._options)
+            },
+            function=self._function,
+            complete=self._mode == "complete",
+        )
 
 
 def start(*writers: StreamWriter) -> ElasticQuery:
@@ -206,9 +209,9 @@ def start(*writers: StreamWriter) -> ElasticQuery:
     )
     if settings.order_preserving:
         flow.check_order_survives()
-    sinks = [writer._sink(spark) for writer in writers]
+    sinks = [sink_of(writer._target(), spark) for writer in writers]
     _check_apart(sinks)
-    durable = any(isinstance(sink, FileSink) for sink in sinks)
+    durable = any(sink.keeps for sink in sinks)
     location = _location(spark, options, named[0] if named else None, durable)
     retire(location)
     engine = Engine(flow, sinks, location, settings, spark)
@@ -237,6 +240,11 @@ def _native_mode(flow: Flow) -> str:
     """The output mode that Spark is told, which matters to stateful steps of its own upstream."""
     ours = any(isinstance(step, AggregateStep) for step in flow.steps)
     return "append" if ours else flow.modes[0]
+
+
+def _check_travels(function: Callable[..., Any]) -> None:
+    dumps: Callable[[Any], bytes] = cloudpickle.dumps  # which has no types of its own
+    dumps(function)
 
 
 def _query_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -280,18 +288,4 @@ def _location(spark: SparkSession, options: dict[str, Any], name: str | None, du
                 "the query needs a checkpointLocation: .option('checkpointLocation', path)"
             )
         location = tempfile.mkdtemp(prefix="braided-checkpoint-")
-    return _absolute(str(location))
-
-
-def _absolute(location: str) -> str:
-    if location.startswith("file:"):
-        location = "/" + location.removeprefix("file:").lstrip("/")
-    if "://" in location:
-        raise UnsupportedError(
-            f"{location}: checkpoints and file output are on a local or mounted file system for now"
-        )
-    return str(Path(location).absolute())
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return local_path(str(location))

@@ -43,7 +43,7 @@ from braided.engine.place import Place
 from braided.engine.plan import FlowPlan
 from braided.engine.progress import ProgressLog, Steps, section
 from braided.engine.reports import ChannelReport, ReportBox
-from braided.engine.sinks import Sink
+from braided.engine.sinks import Sink, Sitting
 from braided.engine.task import BatchSpec, import_task
 from braided.engine.tick import Bell
 from braided.errors import (
@@ -87,7 +87,6 @@ class Engine:
         self.options = options
         self.location = location
         self.gate = Gate()
-        self.bell = Bell()
         self.progress = ProgressLog()
         self.error: BraidedError | None = None
         self.is_active: Callable[[], bool] = lambda: True
@@ -97,9 +96,12 @@ class Engine:
         self._spark = spark
         self._log = SparkLog(Path(location))
         self._files = checkpoint.braided_files(Path(location))
+        assert self._files.local is not None
+        self.bell = Bell(self._files.local / "bell")
         self._manifests = Manifests(self._files)
         self._lease = Lease.acquire(self._files, f"query on {location}")
         try:
+            self.bell.hang()
             self._open()
         except BaseException:
             self.close()
@@ -136,8 +138,9 @@ class Engine:
         self._loads = {name: SlotLoads(meta.slots) for name, meta in metas.items()}
         self._collector = Collector(self._files, self._manifests, self.options.retained_manifests)
         self._collector.collect_orphans()
-        for _, sink in self._sinks.values():
-            sink.open(self._spark, self._files, self.view.batch)
+        for name, (_, sink) in self._sinks.items():
+            identity = f"{self._flow_id}/{name}"
+            sink.open(Sitting(self._spark, self._files, self.view.batch, identity))
         self._configured = False
         self._published: tuple[Prepared, ...] = ()
         # A stop may have come between a batch and the one that its watermark asked for.
@@ -177,8 +180,8 @@ class Engine:
 
     def close(self) -> None:
         """Lets go of the checkpoint. Safe to call again."""
-        self._lease.release()
         self.bell.close()
+        self._lease.release()
 
     def warm(self, channels: int) -> None:
         """Starts Python workers for more channels than any batch had, before one needs them."""
@@ -328,6 +331,8 @@ class Engine:
         try:
             outputs = []
             for number, (name, (end, sink)) in enumerate(self._sinks.items()):
+                if number:
+                    failpoints.reach("between-prepares")
                 with steps.step("route"):
                     frame = frames.output(end)
                 with steps.step("process"):
@@ -395,7 +400,9 @@ class Engine:
         self._late_watermark_ms = outcome.watermark_ms
 
     def _publish(self, spark: SparkSession, batch: int, outputs: tuple[Prepared, ...]) -> None:
-        for output in outputs:
+        for number, output in enumerate(outputs):
+            if number:
+                failpoints.reach("between-sinks")
             self._sinks[output.sink][1].publish(spark, batch, output.entries)
 
     # -- control ---------------------------------------------------------------------------

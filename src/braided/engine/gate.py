@@ -30,6 +30,7 @@ class Gate:
     def __init__(self) -> None:
         self._state = threading.Condition()
         self._busy = False
+        self._thread: int | None = None
         self.stopping = False
         self.parked = False
         """Whether a batch waits here for the query to end."""
@@ -44,12 +45,19 @@ class Gate:
                     self._state.wait(0.01)
                 raise Stopped
             self._busy = True
+            self._thread = threading.get_ident()
         try:
             yield
         finally:
             with self._state:
                 self._busy = False
+                self._thread = None
                 self._state.notify_all()
+
+    def inside(self) -> bool:
+        """Whether who asks is the running batch itself, as the user's foreachBatch function is."""
+        with self._state:
+            return self._thread == threading.get_ident()
 
     def shut(self, timeout_s: float) -> bool:
         """No batch begins from here on; True when none is running any more."""

@@ -4,47 +4,81 @@ from __future__ import annotations
 
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 __all__ = ["Jvm"]
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
+_SOURCES = "org.apache.spark.sql.execution.datasources"
 
 
 class Jvm:
     """A session's JVM. Everything that depends on Spark's internals is a method here."""
 
     def __init__(self, spark: SparkSession) -> None:
-        context = spark.sparkContext
+        self._context = context = spark.sparkContext
         assert context._jvm is not None and context._gateway is not None
         self._jvm: Any = context._jvm
         self._gateway: Any = context._gateway
         self.session: Any = spark._jsparkSession
         self._python: Any = self._jvm.org.apache.spark.api.python.PythonUtils
         self._none = self._object("scala.None")
-        self._writer = self._object("org.apache.spark.sql.execution.datasources.FileFormatWriter")
+        self._writer = self._object(f"{_SOURCES}.FileFormatWriter")
         self._nothing = getattr(self._writer, "write$default$12")()
-        self._output_spec = self._class(
-            "org.apache.spark.sql.execution.datasources.FileFormatWriter$OutputSpec"
-        )
+        self._output_spec = self._class(f"{_SOURCES}.FileFormatWriter$OutputSpec")
         self._protocol = self._class(f"{_STREAMING}.ManifestFileCommitProtocol")
         self._log = self._class(f"{_STREAMING}.sinks.FileStreamSinkLog")
         self._status = self._class(f"{_STREAMING}.sinks.SinkFileStatus")
 
     def file_format(self, name: str) -> Any:
         """Spark's FileFormat of that name, or None when the name is no file format."""
-        sources = self._jvm.org.apache.spark.sql.execution.datasources.DataSource
-        try:
-            found = self._new(sources.lookupDataSource(name, self.session.sessionState().conf()))
-        except PySparkException:  # there is nothing of that name
+        cls = self._source(name)
+        if cls is None:
             return None
+        found = self._new(cls)
         if hasattr(found, "fallbackFileFormat"):
             return self._new(found.fallbackFileFormat())
-        kind = self._jvm.java.lang.Class.forName(
-            "org.apache.spark.sql.execution.datasources.FileFormat"
+        return found if self._is(found, f"{_SOURCES}.FileFormat") else None
+
+    def exists(self, format: str) -> bool:
+        return self._source(format) is not None
+
+    def writes_batches(self, name: str, schema_json: str, options: dict[str, str]) -> bool | None:
+        """Whether `df.write.format(name)` can append; None when there is nothing of that name."""
+        cls = self._source(name)
+        if cls is None:
+            return None
+        found = self._new(cls)
+        if self._is(found, "org.apache.spark.sql.sources.CreatableRelationProvider"):
+            return True
+        if not self._is(found, "org.apache.spark.sql.connector.catalog.TableProvider"):
+            return False
+        if hasattr(found, "setShortName"):  # one written in Python
+            found.setShortName(name)
+        given = self._class("org.apache.spark.sql.util.CaseInsensitiveStringMap")(options)
+        schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema_json)
+        declared = (
+            self._jvm.scala.Option.apply(schema) if found.supportsExternalMetadata() else None
         )
-        return found if kind.isInstance(found) else None
+        table = self._object(f"{_SOURCES}.v2.DataSourceV2Utils").getTableFromProvider(
+            found, given, declared or self._none
+        )
+        can = {str(capability) for capability in table.capabilities()}
+        return bool(can & {"BATCH_WRITE", "V1_BATCH_WRITE"})
+
+    def _source(self, name: str) -> Any:
+        """The class behind a format's name, or None."""
+        try:
+            return self._class(f"{_SOURCES}.DataSource").lookupDataSource(
+                name, self.session.sessionState().conf()
+            )
+        except (PySparkException, Py4JJavaError) as error:
+            # Spark gives hints of its own for some formats that it knows of but does not bring.
+            if "DATA_SOURCE_NOT_" in str(error):
+                return None
+            raise
 
     def write_files(
         self,
@@ -118,6 +152,41 @@ class Jvm:
         datasets = self._object("org.apache.spark.sql.classic.Dataset")
         return sink, datasets.ofRows(self.session, plan)
 
+    def clone(self) -> SparkSession:
+        """A session with the same settings, to change some of them."""
+        return SparkSession(self._context, self.session.cloneSession())
+
+    # -- tables ----------------------------------------------------------------------------
+
+    def name_parts(self, name: str) -> list[str]:
+        """`catalog.database.table` taken apart, quotes and all."""
+        parts = self.session.sessionState().sqlParser().parseMultipartIdentifier(name)
+        return [str(parts.apply(i)) for i in range(parts.size())]
+
+    def is_temp_view(self, parts: list[str]) -> bool:
+        return bool(self.session.sessionState().catalog().isTempView(self._python.toSeq(parts)))
+
+    def session_table(self, database: str, table: str) -> Any:
+        """Spark's CatalogTable, or None."""
+        name = self._table(database, table)
+        catalog = self.session.sessionState().catalog()
+        return catalog.getTableMetadata(name) if catalog.tableExists(name) else None
+
+    def default_table_location(self, database: str, table: str) -> Any:
+        catalog = self.session.sessionState().catalog()
+        return catalog.defaultTablePath(self._table(database, table))
+
+    def ddl(self, schema_json: str) -> str:
+        """Columns as CREATE TABLE takes them, all nullable."""
+        schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema_json)
+        return str(schema.asNullable().toDDL())
+
+    def _table(self, database: str, table: str) -> Any:
+        identifier = self._class("org.apache.spark.sql.catalyst.TableIdentifier")
+        return identifier(table, self._jvm.scala.Option.apply(database), self._none)
+
+    # -- plans and classes -----------------------------------------------------------------
+
     def event_time_column(self, jdf: Any) -> str | None:
         """The column that `withWatermark` named, as it is called now."""
         output = jdf.queryExecution().analyzed().output()
@@ -136,6 +205,9 @@ class Jvm:
     def _object(self, name: str) -> Any:
         """A Scala object."""
         return self._jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
+
+    def _is(self, thing: Any, name: str) -> bool:
+        return bool(self._jvm.java.lang.Class.forName(name).isInstance(thing))
 
     def _new(self, cls: Any) -> Any:
         no_types = self._gateway.new_array(self._jvm.java.lang.Class, 0)

@@ -4,8 +4,8 @@
     publish   makes visible what the manifest names; may be called again for the same batch
 
 A file sink's files are written where they will stay, under unique names, and become visible
-through `_spark_metadata`, as with Spark's own. For other sinks the output waits as Parquet in the
-checkpoint, so that a redelivered batch hands over identical rows.
+through `_spark_metadata`, as with Spark's own. For other sinks (`staged.py`) the output waits as
+Parquet in the checkpoint, so that a redelivered batch hands over identical rows.
 """
 
 from __future__ import annotations
@@ -13,25 +13,40 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from braided import failpoints
 from braided.engine.jvm import Jvm
 from braided.errors import CheckpointMismatchError
 from braided.state.files import Files
+from braided.state.gc import LISTING
 
-__all__ = ["ConsoleSink", "FileSink", "ForeachBatchSink", "MemorySink", "NoopSink", "Sink"]
+__all__ = ["FileSink", "FilesOut", "NoopSink", "Sink", "Sitting"]
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """The query that a sink is opened for."""
+
+    spark: SparkSession
+    files: Files
+    newest: int
+    """The newest batch that has a manifest, -1 when none has."""
+    identity: str
+    """The same for this sink of this query at every start, and for no other."""
 
 
 class Sink(Protocol):
-    def open(self, spark: SparkSession, files: Files, newest: int) -> None:
-        """Called once before the first batch; `newest` has a manifest, -1 when no batch has."""
+    keeps: bool
+    """Whether what it publishes outlives the process, so that the checkpoint has to as well."""
+
+    def open(self, sitting: Sitting) -> None:
+        """Called once before the first batch."""
 
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
         """Runs the plan; what it returns is kept in the manifest."""
@@ -46,7 +61,9 @@ class Sink(Protocol):
 class NoopSink:
     """Runs the plan and drops the rows."""
 
-    def open(self, spark: SparkSession, files: Files, newest: int) -> None:
+    keeps = False
+
+    def open(self, sitting: Sitting) -> None:
         pass
 
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
@@ -60,7 +77,7 @@ class NoopSink:
         pass
 
 
-class _FilesOut:
+class FilesOut:
     """Runs a plan into files and takes down their names."""
 
     def __init__(self, spark: SparkSession, files: Files, format: str) -> None:
@@ -76,7 +93,7 @@ class _FilesOut:
         partition_by: list[str],
         options: dict[str, str],
     ) -> tuple[str, ...]:
-        staging = f"out/{attempt}.list"
+        staging = f"out/{attempt}{LISTING}"
         self.jvm.write_files(
             df._jdf,
             self._format,
@@ -109,6 +126,8 @@ def _sync(paths: set[Path]) -> None:
 class FileSink:
     """Parquet, ORC, JSON, CSV, text and other file formats, exactly once."""
 
+    keeps = True
+
     def __init__(
         self, format: str, path: str, partition_by: list[str], options: dict[str, str]
     ) -> None:
@@ -117,18 +136,31 @@ class FileSink:
         self._partition_by = partition_by
         self._options = options
 
-    def open(self, spark: SparkSession, files: Files, newest: int) -> None:
-        self._out = _FilesOut(spark, files, self._format)
-        self._log = self._out.jvm.sink_log(f"{self.path}/_spark_metadata")
-        latest = self._out.jvm.latest_in_sink_log(self._log)
+    def open(self, sitting: Sitting) -> None:
+        self._out = FilesOut(sitting.spark, sitting.files, self._format)
+        self._check_log(sitting.newest)
+        self.found()
+        self._log = self._out.jvm.sink_log(self._log_path)
+
+    @property
+    def _log_path(self) -> str:
+        return f"{self.path}/_spark_metadata"
+
+    def _check_log(self, newest: int) -> None:
+        latest: int | None = None
+        if os.path.isdir(self._log_path):  # to open the log would make the directory
+            latest = self._out.jvm.latest_in_sink_log(self._out.jvm.sink_log(self._log_path))
         written = -1 if latest is None else latest
         if written not in (newest, newest - 1):
             raise CheckpointMismatchError(
                 f"the log of the output path {self.path} (_spark_metadata) ends with batch "
-                f"{written} and the checkpoint with batch {newest}: they are not of one query. "
-                "Batches would be taken for written already, or be missing. Use the checkpoint "
-                "that goes with the path, or another path and a new checkpoint"
+                f"{written} and the checkpoint with batch {newest}: they are not of one "
+                "query. Batches would be taken for written already, or be missing. Use the "
+                "checkpoint that goes with the path, or another path and a new checkpoint"
             )
+
+    def found(self) -> None:
+        """The place fits the query: what has to be there before the first file."""
 
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
         return self._out.write(df, self.path, attempt, self._partition_by, self._options)
@@ -146,78 +178,3 @@ class FileSink:
 
     def discard(self, entries: tuple[str, ...]) -> None:
         pass  # what was written is the output itself
-
-
-class _Staged:
-    """A sink that takes a batch as a DataFrame, after the manifest."""
-
-    def open(self, spark: SparkSession, files: Files, newest: int) -> None:
-        self._out = _FilesOut(spark, files, "parquet")
-
-    def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
-        path = f"out/{attempt}"
-        statuses = self._out.write(df, f"{self._out.files.root}/{path}", attempt, [], {})
-        names = [Path(json.loads(status)["path"]).name for status in statuses]
-        # What a later start needs to read the output of a batch it did not run.
-        return (df.schema.json(), *[f"{path}/{name}" for name in names])
-
-    def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
-        schema = StructType.fromJson(json.loads(entries[0]))
-        paths = [f"{self._out.files.root}/{name}" for name in sorted(entries[1:])]
-        if paths:
-            rows = spark.read.schema(schema).parquet(*paths)
-        else:
-            rows = spark.createDataFrame([], schema)
-        failpoints.reach("publishing")
-        self.hand_over(spark, batch, rows)
-
-    def discard(self, entries: tuple[str, ...]) -> None:
-        directory = self._out.files.local
-        assert directory is not None
-        for parent in {(directory / name).parent for name in entries[1:]}:
-            shutil.rmtree(parent, ignore_errors=True)
-
-    def hand_over(self, spark: SparkSession, batch: int, rows: DataFrame) -> None:
-        raise NotImplementedError
-
-
-class ForeachBatchSink(_Staged):
-    """The user's own function, at least once, with identical rows for the same batch id."""
-
-    def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
-        self._function = function
-
-    def hand_over(self, spark: SparkSession, batch: int, rows: DataFrame) -> None:
-        self._function(rows, batch)
-
-
-class ConsoleSink(_Staged):
-    """Prints each batch, as Spark's console sink does."""
-
-    def __init__(self, rows: int, truncate: bool) -> None:
-        self._rows = rows
-        self._truncate = truncate
-
-    def hand_over(self, spark: SparkSession, batch: int, rows: DataFrame) -> None:
-        line = "-" * 43
-        print(f"{line}\nBatch: {batch}\n{line}", flush=True)
-        rows.show(self._rows, self._truncate)
-
-
-class MemorySink(_Staged):
-    """A table in the driver's memory, named as the query."""
-
-    def __init__(
-        self, spark: SparkSession, view: str, schema: StructType, replaced: bool = False
-    ) -> None:
-        self._view = view
-        self._replaced = replaced
-        """Whether each batch is all there is, as in complete mode."""
-        self._sink, self._table = Jvm(spark).memory_sink(schema.json())
-
-    def show(self) -> None:
-        """Puts the table under its name; done late, as a query that can't start must not."""
-        self._table.createOrReplaceTempView(self._view)
-
-    def hand_over(self, spark: SparkSession, batch: int, rows: DataFrame) -> None:
-        self._sink.write(batch, self._replaced, rows._jdf.collect())

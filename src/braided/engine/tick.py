@@ -2,17 +2,18 @@
 
 Spark calls `foreachBatch` only when a source has news. Carried rows, due timers and commands
 must not wait for that, so every flow's input is united with this source. What is waiting is said
-in a small local file, the *bell*: `need` asks for a batch at once, `due_ms` for one at that time.
-The reader runs in a Python process of its own beside the driver and looks at the bell whenever
-Spark asks for the latest offset.
+in a small file in the checkpoint, the *bell*: `need` asks for a batch at once, `due_ms` for one at
+that time. Each start has a bell of its own, and takes away those that queries which were killed
+left behind. The reader runs in a Python process of its own beside the driver and looks at the bell
+whenever Spark asks for the latest offset.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,14 +35,23 @@ class _Ring(msgspec.Struct, frozen=True):
 class Bell:
     """The driver's end: what asks for a batch without input."""
 
-    def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="braided-bell-")
-        self.path = Path(self._directory.name) / "bell.json"
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / f"{uuid.uuid4().hex[:12]}.json"
         self._lock = threading.Lock()
         self._due_ms: int | None = None
         self._need = False
-        self._closed = False
-        self._write()
+        self._hung = False
+
+    def hang(self) -> None:
+        """From here on it can be heard. Only the holder of the lease may: what else is in the
+        directory was left behind, and goes.
+        """
+        with self._lock:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            for left in self.path.parent.iterdir():
+                left.unlink(missing_ok=True)
+            self._hung = True
+            self._write()
 
     def ring(self) -> None:
         """Asks for a batch as soon as Spark looks."""
@@ -64,11 +74,11 @@ class Bell:
 
     def close(self) -> None:
         with self._lock:
-            self._closed = True
-            self._directory.cleanup()
+            self._hung = False
+            self.path.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        if self._closed:
+        if not self._hung:
             return
         # Renaming is atomic: the reader sees the old ring or the new one, never half of one.
         fresh = self.path.with_suffix(".new")

@@ -117,6 +117,21 @@ class Files:
         with pa.memory_map(str(self.local / name)) as file:
             return file.read_buffer()
 
+    def directories(self, directory: str) -> list[str]:
+        """The names of the directories in a directory, sorted; none if it is missing."""
+        if self.local is None:
+            selector = fs.FileSelector(self._in_store(directory), allow_not_found=True)
+            start = len(self._base) + 1
+            return sorted(
+                info.path[start:]
+                for info in self._store.get_file_info(selector)
+                if info.type == fs.FileType.Directory
+            )
+        where = self.local / directory
+        if not where.is_dir():
+            return []
+        return sorted(f"{directory}/{path.name}" for path in where.iterdir() if path.is_dir())
+
     def list(self, directory: str) -> list[str]:
         """The names of the files anywhere below a directory, sorted; none if it is missing."""
         if self.local is None:

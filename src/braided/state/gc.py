@@ -26,7 +26,10 @@ from braided.state.manifests import DIRECTORY, Manifests
 from braided.state.register import TEMPORARY
 from braided.state.runs import batch_of
 
-__all__ = ["Collector", "collect"]
+__all__ = ["LISTING", "Collector", "collect"]
+
+LISTING = ".list"
+"""How a directory in `out` ends in which Spark lists the files that a batch has written."""
 
 _STATE, _OUT, _CARRY, _DEAD = "state", "out", "carry", "dead"
 _DELETED_TOGETHER = 64
@@ -66,7 +69,8 @@ class Collector:
         return removed
 
     def collect_orphans(self) -> int:
-        """Removes everything unneeded, found by listing the checkpoint."""
+        """Removes everything unneeded, found by listing the checkpoint. No batch may be running."""
+        self._delete_leftovers()
         batches = self._manifests.batches()
         if not batches:
             return 0
@@ -134,6 +138,14 @@ class Collector:
         for directory in directories:
             self._files.delete_directory(directory)
         return removed
+
+    def _delete_leftovers(self) -> None:
+        """Removes what a batch that was killed has begun and nobody names: lists of files that
+        are needed no longer than it takes to read them, and directories without a file.
+        """
+        for directory in self._files.directories(_OUT):
+            if directory.endswith(LISTING) or not self._files.list(directory):
+                self._files.delete_directory(directory)
 
     def _delete(self, names: Iterable[str]) -> int:
         ordered = sorted(names)

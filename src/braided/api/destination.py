@@ -1,0 +1,206 @@
+"""From what a writer was told to the sink that does it, or to the sentence that says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import AtomicType, StructType, VariantType
+
+from braided.engine.jvm import Jvm
+from braided.engine.sinks import FileSink, NoopSink, Sink
+from braided.engine.staged import (
+    ConsoleSink,
+    DeltaSink,
+    ForeachBatchSink,
+    ForeachSink,
+    FormatSink,
+    MemorySink,
+)
+from braided.engine.tables import InsertSink, TableSink, check_fit, find_table
+from braided.errors import DefinitionError, UnsupportedError
+
+__all__ = ["Target", "local_path", "sink_of"]
+
+_WITHOUT_PARTITIONS = ("memory", "console", "noop", "foreachBatch", "foreach")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the output is and where it is to go."""
+
+    schema: StructType
+    format: str | None
+    table: str | None
+    query_name: str | None
+    partition_by: list[str]
+    options: dict[str, Any]
+    """Those of the sink; the query's own are not among them."""
+    function: Callable[..., Any] | None
+    complete: bool
+    """Whether each batch is all there is."""
+
+
+def sink_of(target: Target, spark: SparkSession) -> Sink:
+    """The sink for a target; DefinitionError when there can't be one."""
+    kind = target.format or str(spark.conf.get("spark.sql.sources.default"))
+    if target.partition_by and kind in _WITHOUT_PARTITIONS:
+        raise DefinitionError(f"partitionBy has no meaning for format {kind!r}")
+    if target.table is not None and not target.complete:
+        return _table(target, kind, spark)
+    options = {name.lower(): value for name, value in target.options.items()}
+    match kind:
+        case "foreachBatch":
+            assert target.function is not None
+            return ForeachBatchSink(target.function)
+        case "foreach":
+            assert target.function is not None
+            return ForeachSink(target.function)
+        case "noop":
+            return NoopSink()
+        case "console":
+            truncate = str(options.get("truncate", True)).lower() == "true"
+            return ConsoleSink(int(options.get("numrows", 20)), truncate)
+        case "memory":
+            if target.query_name is None:
+                raise DefinitionError("format('memory') needs a queryName to name the table")
+            return MemorySink(spark, target.query_name, target.schema, target.complete)
+    if target.complete:
+        raise UnsupportedError(
+            f"outputMode('complete') with format({kind!r}): what is written is only ever added to; "
+            "write it in foreachBatch, over that of the batch before"
+        )
+    if Jvm(spark).file_format(kind) is None:
+        return _other(target, kind, spark)
+    _check_file_format(kind)
+    if "path" not in options:
+        raise DefinitionError(
+            f"format({kind!r}) needs a path: .start(path) or .option('path', ...)"
+        )
+    columns = _partition_columns(target, spark)
+    return FileSink(kind, local_path(str(options["path"])), columns, _texts(target.options))
+
+
+def local_path(location: str) -> str:
+    """An absolute path, from a path or a file: URI."""
+    if location.startswith("file:"):
+        location = "/" + location.removeprefix("file:").lstrip("/")
+    if "://" in location:
+        raise UnsupportedError(
+            f"{location}: checkpoints and file output are on a local or mounted file system for now"
+        )
+    return str(Path(location).absolute())
+
+
+def _table(target: Target, kind: str, spark: SparkSession) -> Sink:
+    if kind in _WITHOUT_PARTITIONS:
+        raise DefinitionError(f"toTable writes to a table and format({kind!r}) does not; take one")
+    columns, options = _partition_columns(target, spark), _texts(target.options)
+    path = {name.lower(): value for name, value in target.options.items()}.get("path")
+    table = find_table(
+        spark,
+        str(target.table),
+        kind,
+        target.schema,
+        columns,
+        options,
+        None if path is None else local_path(str(path)),
+    )
+    check_fit(table, target.schema)
+    if table.provider is None:  # of another catalog, or Hive's
+        return InsertSink(table)
+    if (target.format or not table.missing) and table.provider.lower() != kind.lower():
+        raise DefinitionError(
+            f"toTable: the table {target.table} is of format {table.provider} and the query "
+            f"writes {kind}: .format({table.provider!r})"
+        )
+    if columns and [c.lower() for c in columns] != [c.lower() for c in table.partition_by]:
+        raise DefinitionError(
+            f"toTable: the table {target.table} is partitioned by "
+            f"({', '.join(table.partition_by)}), not by ({', '.join(columns)})"
+        )
+    if Jvm(spark).file_format(kind) is not None and table.location is not None:
+        _check_file_format(kind)
+        return TableSink(table, options)
+    if table.missing:
+        raise UnsupportedError(
+            f"toTable: tables of format {kind!r} are not made by a stream; create "
+            f"{target.table} before the query starts"
+        )
+    return InsertSink(table)
+
+
+def _other(target: Target, kind: str, spark: SparkSession) -> Sink:
+    """A format that is none of files."""
+    options = _texts(target.options)
+    path = {name.lower(): value for name, value in target.options.items()}.get("path")
+    if path is not None:
+        options["path"] = str(path)
+    if kind == "delta":
+        if not Jvm(spark).exists(kind):
+            raise UnsupportedError(
+                "format('delta') needs Delta Lake, and its classes are not there: start Spark "
+                "with the package io.delta:delta-spark that is made for this version of Spark. "
+                "Parquet files and tables of them are exactly once as well"
+            )
+        return DeltaSink(kind, target.partition_by, options)
+    try:
+        writes = Jvm(spark).writes_batches(kind, target.schema.json(), options)
+    except PySparkException as error:
+        raise DefinitionError(f"format({kind!r}) can't be written to: {error}") from error
+    if writes is None:
+        raise UnsupportedError(
+            f"format({kind!r}): Spark finds no data source of that name. Add its package "
+            "(spark.jars.packages), or write to it in foreachBatch, where the batch id makes "
+            "repeated rows recognisable"
+        )
+    if not writes:
+        raise UnsupportedError(
+            f"format({kind!r}) can be read but takes no rows in batches; use foreachBatch"
+        )
+    return FormatSink(kind, target.partition_by, options)
+
+
+def _check_file_format(kind: str) -> None:
+    if kind.lower() == "hive":
+        raise UnsupportedError("format('hive'): Hive's own files are written through a table only")
+
+
+def _partition_columns(target: Target, spark: SparkSession) -> list[str]:
+    """The columns that partitionBy names, as the output spells them."""
+    exact = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+    found: list[str] = []
+    for asked in target.partition_by:
+        same = [
+            field
+            for field in target.schema.fields
+            if field.name == asked or (not exact and field.name.lower() == asked.lower())
+        ]
+        if not same:
+            raise DefinitionError(f"partitionBy: there is no column {asked!r} in the output")
+        if len(same) > 1:
+            raise DefinitionError(f"partitionBy: several columns are called {asked!r}")
+        kind = same[0].dataType
+        if not isinstance(kind, AtomicType) or isinstance(kind, VariantType):
+            raise DefinitionError(
+                f"partitionBy: column {asked!r} is {kind.simpleString()}, which can't "
+                "be the name of a directory"
+            )
+        if same[0].name in found:
+            raise DefinitionError(f"partitionBy names column {asked!r} twice")
+        found.append(same[0].name)
+    if found and len(found) == len(target.schema.fields):
+        raise DefinitionError("partitionBy names all columns; none is left to write into the files")
+    return found
+
+
+def _texts(options: dict[str, Any]) -> dict[str, str]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+        if name.lower() != "path"
+    }
