@@ -17,7 +17,14 @@ from braided.api.query import ElasticQuery
 from braided.options import Options
 
 ROOT = Path(__file__).parents[2]
-RUN = ("README.md", "docs/aggregates.md", "docs/managed.md", "docs/operators.md", "docs/sinks.md")
+RUN = (
+    "README.md",
+    "docs/aggregates.md",
+    "docs/flows.md",
+    "docs/managed.md",
+    "docs/operators.md",
+    "docs/sinks.md",
+)
 RUN += ("docs/state.md", "docs/testing.md", "docs/testing-streams.md")
 PAGES = (*RUN, "docs/architecture.md")
 
@@ -52,6 +59,9 @@ def names(
         "spark": spark,
         "clicks_path": files("clicks", [{"user": "u", "page": "/"}, {"user": "v", "page": "/a"}]),
         "payments_path": files("payments", [{"account": "a", "amount": n / 2} for n in range(4)]),
+        "quotes_path": files("quotes", [{"stock": "s", "price": 2.5}]),
+        "orders_path": files("orders", [{"stock": "s", "qty": 4}]),
+        "edges_path": files("edges", [{"node": 1, "neighbour": 2}, {"node": 2, "neighbour": 1}]),
         "checkpoint": str(tmp_path / "checkpoint"),
         "output": str(tmp_path / "output"),
     }
@@ -78,6 +88,18 @@ def test_the_examples_of_a_page_run_one_after_the_other(
         assert "Caller.line can't be a state field" in printed
         assert "|      a|    4|  3.0|" in printed
         assert '|Strict  |{"account": "a"}|{"account": "a", "amount": 1.5}|0    |' in printed
+    if page == "docs/flows.md":
+        outputs = {}
+        for name in ("valued", "components"):
+            found: list[Any] = []
+            writer = names[name].writeStream.trigger(availableNow=True)
+            query = writer.foreachBatch(lambda df, _, found=found: found.extend(df.collect()))
+            names["query"] = query.start()
+            names["query"]._query.awaitTermination(120)
+            outputs[name] = [tuple(row) for row in found]
+        assert outputs["valued"] == [("s", 4, 10.0)]
+        assert (2, 1) in outputs["components"]
+        assert names["spark"].read.parquet(f"{names['output']}/peaks").count() == 3
     if page == "docs/state.md":
         printed = capfd.readouterr().out
         assert "the state of batch 12 is not retained" in printed

@@ -144,7 +144,7 @@ class Engine:
         self._configured = False
         self._published: tuple[Prepared, ...] = ()
         # A stop may have come between a batch and the one that its watermark asked for.
-        self._ring(rows=0 if started.fresh else 1)
+        self._ring(had_input=not started.fresh)
 
     def _fit(self) -> dict[str, OperatorMeta]:
         """The operators as the checkpoint knows them, or will from now on."""
@@ -257,7 +257,7 @@ class Engine:
                     f"for {output.sink}: start the query once more with the sink it had"
                 )
         self._publish(df.sparkSession, batch, manifest.outputs)
-        self._ring(rows=1)
+        self._ring(had_input=True)
         self.progress.add(batch, {"batchId": batch, "redelivered": True, "operators": {}})
 
     # -- process ---------------------------------------------------------------------------
@@ -418,7 +418,7 @@ class Engine:
         self.commands.done(self.tables)
         for name, reports in outcome.reports.items():
             self._measure(name, reports)
-        self._ring(rows=sum(r.rows_in for rs in outcome.reports.values() for r in rs))
+        self._ring(self._log.had_input(outcome.batch))
         self._collector.collect(self.view.batch)
         loads = {name: self._load_of(name) for name in self.tables}
         return section(self.view, self.tables, outcome.reports, moved, loads, steps)
@@ -436,7 +436,7 @@ class Engine:
     def _load_of(self, name: str) -> Any:
         return self._loads[name].load()
 
-    def _ring(self, rows: int) -> None:
+    def _ring(self, had_input: bool) -> None:
         """Asks for a batch without input if there is something to do."""
         due_ms: int | None = None
         need = bool(self.view.carry) or any(s.initial is not None for s in self._new_steps())
@@ -447,8 +447,9 @@ class Engine:
             first = min(known.due.values())
             if step.time_mode != "EventTime":
                 due_ms = first if due_ms is None else min(due_ms, first)
-            elif rows or first <= self._late_watermark_ms:
-                # The rows may have moved the watermark, which only the next batch knows.
+            elif had_input or first <= self._late_watermark_ms:
+                # Rows may have moved the watermark, also such as never came here, and only the
+                # next batch knows.
                 need = True
         if need:
             self.bell.ring()

@@ -55,6 +55,19 @@ class SparkLog:
             ) from None
         return BatchTimes(found.batchTimestampMs, found.batchWatermarkMs)
 
+    def had_input(self, batch: int) -> bool:
+        """Whether a batch took anything in; True where that can't be told any more."""
+        before, after = (self._positions(number) for number in (batch - 1, batch))
+        return before is None or before != after
+
+    def _positions(self, batch: int) -> list[str] | None:
+        """Where the sources are, but for the tick, which is the last of them."""
+        try:
+            text = (self._checkpoint / "offsets" / str(batch)).read_text()
+        except OSError:
+            return None
+        return text.strip("\n").split("\n")[2:-1]
+
     def _newest(self, directory: str) -> int | None:
         where = self._checkpoint / directory
         if not where.is_dir():
