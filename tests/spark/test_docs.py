@@ -17,8 +17,8 @@ from braided.api.query import ElasticQuery
 from braided.options import Options
 
 ROOT = Path(__file__).parents[2]
-RUN = (
-    "README.md",
+RUN = ("README.md", "docs/aggregates.md", "docs/flows.md", "docs/managed.md", "docs/operators.md")
+RUN += ("docs/sinks.md", "docs/state.md", "docs/testing.md", "docs/testing-streams.md")
     "docs/aggregates.md",
     "docs/flows.md",
     "docs/managed.md",
