@@ -19,13 +19,6 @@ from braided.options import Options
 ROOT = Path(__file__).parents[2]
 RUN = ("README.md", "docs/aggregates.md", "docs/flows.md", "docs/managed.md", "docs/operators.md")
 RUN += ("docs/sinks.md", "docs/state.md", "docs/testing.md", "docs/testing-streams.md")
-    "docs/aggregates.md",
-    "docs/flows.md",
-    "docs/managed.md",
-    "docs/operators.md",
-    "docs/sinks.md",
-)
-RUN += ("docs/state.md", "docs/testing.md", "docs/testing-streams.md")
 PAGES = (*RUN, "docs/architecture.md")
 
 
