@@ -11,6 +11,8 @@ import sys
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.storagelevel import StorageLevel
 
 from braided.api.state import state
 from braided.engine.inspection import Versions, raised_by_task
@@ -59,8 +61,12 @@ def _give(df: DataFrame, arguments: argparse.Namespace) -> None:
         df.write.mode("errorifexists").parquet(arguments.to)
         print(f"written to {arguments.to}", file=sys.stderr if arguments.json else sys.stdout)
     elif arguments.json:
-        for line in df.toJSON().toLocalIterator():
-            print(line)
+        lines = df.select(F.to_json(F.struct("*")).alias("line")).persist(StorageLevel.DISK_ONLY)
+        # Read as a whole before the first line is out: what is printed can't be taken back.
+        lines.count()
+        for row in lines.toLocalIterator():
+            print(row.line)
+        lines.unpersist()
     else:
         df.drop("batch").orderBy("operator", "slot").show(_SHOWN, truncate=60)
 

@@ -204,7 +204,7 @@ def test_the_command_prints_writes_and_lists_state(
         checkpoint=str(lab.checkpoint), operator=None, version=None, to=None, json=False
     )
     inspect_state.show(given, lab.spark)
-    assert "|totals  |" in capfd.readouterr().out
+    assert "|  totals|" in capfd.readouterr().out
     written = str(lab.home / "written")
     inspect_state.show(argparse.Namespace(**{**vars(given), "to": written}), lab.spark)
     assert by_key(lab.spark.read.parquet(written)) == expected(ROWS)
