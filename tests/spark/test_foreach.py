@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from pyspark.errors import PySparkAttributeError
 
 import braided
+from row_recorder import Recorder
 from stream_harness import Feed, Lab, cut_at
 from stream_operators import SCHEMA, Totals
 
@@ -43,34 +43,6 @@ def oracle() -> Counter[Any]:
         sums[k] = [count + 1, total + v]
         found.append((k, count + 1, total + v, seq))
     return Counter(found)
-
-
-class Recorder:
-    """Notes every call of a partition in a file of its own."""
-
-    def __init__(self, directory: Path, refuse: tuple[int, ...] = (), fail_at: int = -1) -> None:
-        self._directory = directory
-        self._refuse = refuse
-        self._fail_at = fail_at
-        directory.mkdir(exist_ok=True)
-
-    def open(self, partition: int, epoch: int) -> bool:
-        self._file = open(self._directory / uuid.uuid4().hex, "w")  # noqa: SIM115
-        self._say("open", partition, epoch)
-        return epoch not in self._refuse
-
-    def process(self, row: Any) -> None:
-        assert row.k == row["k"] == row[0]
-        if row.seq == self._fail_at:
-            raise LookupError(f"no place for {row.seq}")
-        self._say("row", *row)
-
-    def close(self, error: Exception | None) -> None:
-        self._say("close", repr(error) if error else None)
-        self._file.close()
-
-    def _say(self, *words: Any) -> None:
-        print(json.dumps(words), file=self._file, flush=True)
 
 
 def calls(directory: Path) -> list[tuple[tuple[int, int], list[Any], str | None]]:

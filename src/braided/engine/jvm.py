@@ -38,7 +38,7 @@ class Jvm:
         if cls is None:
             return None
         found = self._new(cls)
-        if hasattr(found, "fallbackFileFormat"):
+        if self._is(found, f"{_SOURCES}.v2.FileDataSourceV2"):
             return self._new(found.fallbackFileFormat())
         return found if self._is(found, f"{_SOURCES}.FileFormat") else None
 
@@ -55,7 +55,7 @@ class Jvm:
             return True
         if not self._is(found, "org.apache.spark.sql.connector.catalog.TableProvider"):
             return False
-        if hasattr(found, "setShortName"):  # one written in Python
+        if self._is(found, f"{_SOURCES}.v2.python.PythonDataSourceV2"):
             found.setShortName(name)
         given = self._class("org.apache.spark.sql.util.CaseInsensitiveStringMap")(options)
         schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema_json)
