@@ -479,5 +479,5 @@ def test_other_aggregates_do_not_fit_the_state(lab: Lab, tmp_path: Path) -> None
 
     start(F.sum("v"))
     start(F.sum("v").alias("renamed"))  # the same state
-    with pytest.raises(CheckpointMismatchError, match="state fields"):
+    with pytest.raises(CheckpointMismatchError, match="the aggregates of 'agg'"):
         start(F.max("v"))
