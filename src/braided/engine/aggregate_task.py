@@ -143,9 +143,12 @@ class _Run:
     # -- merging ---------------------------------------------------------------------------
 
     def _merge(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        begun_ns, program = perf_counter_ns(), self.program
+        program = self.program
+        begun_ns = perf_counter_ns() - self.waited_ns
         if program.timed and program.mode != "complete":
             chunk = self._in_time(chunk)
+            if not chunk.num_rows:
+                return
         # By slot, so that each slot is asked once.
         places = chunk.column(chunk.num_columns - 1).to_numpy()
         order = np.argsort(places >> PLACE_SHIFT, kind="stable")
@@ -159,7 +162,7 @@ class _Run:
                 some_keys = [keys[i] for i in rows.tolist()]
             yield from self._merge_unique(part, some_slots, some_keys)
         numbers, counts = np.unique(slots, return_counts=True)
-        per_row = (perf_counter_ns() - begun_ns) / max(len(slots), 1)
+        per_row = (perf_counter_ns() - self.waited_ns - begun_ns) / len(slots)
         for slot, count in zip(numbers.tolist(), counts.tolist(), strict=True):
             self.rows[slot] = self.rows.get(slot, 0) + count
             self.busy_ns[slot] = self.busy_ns.get(slot, 0) + int(per_row * count)
@@ -206,7 +209,9 @@ class _Run:
             slot = self.state.slot(number)
             slot.put_many(places[part], records[part])
             if program.timed and None in olds[part]:
-                self._set_timers(slot, chunk.column(program.key_order[0])[part], keys[part])
+                long = [i - part.start for i in long_keys if part.start <= i < part.stop]
+                times = chunk.column(program.key_order[0])[part]
+                self._set_timers(slot, times, keys[part], long)
         self.keys_touched += len(keys)
         if program.mode == "update" and program.sub_keys > 1:
             for slot_number, key in zip(slots.tolist(), keys, strict=True):
@@ -234,15 +239,17 @@ class _Run:
         late = valid & (ends <= self.batch.late_watermark_ms * 1000)
         return chunk.filter(pa.array(~late)) if late.any() else chunk
 
-    def _set_timers(self, slot: SlotState, times: pa.Array, keys: list[bytes]) -> None:
+    def _set_timers(
+        self, slot: SlotState, times: pa.Array, keys: list[bytes], long_keys: list[int]
+    ) -> None:
         ends, valid = _times_us(times)
         for end in np.unique(ends[valid]).tolist():
             row = int(np.flatnonzero(valid & (ends == end))[0])
             slot.put(*timer_key(-(-end // 1000), self._stem(times[row : row + 1])))
-        for i, key in enumerate(keys):
-            if len(key) >= SUFFIX_BYTES_MAX and valid[i]:
+        for i in long_keys:
+            if valid[i]:
                 # It lies under a digest, not among the others of its time.
-                slot.put(*timer_key(-(-int(ends[i]) // 1000), key))
+                slot.put(*timer_key(-(-int(ends[i]) // 1000), keys[i]))
 
     def _stem(self, time: pa.Array) -> bytes:
         """What the keys of one time start with."""
