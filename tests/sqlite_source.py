@@ -30,7 +30,7 @@ class Writer(DataSourceWriter):
         return Taken([tuple(row) for row in iterator])
 
     def commit(self, messages: list[Taken | None]) -> None:  # type: ignore[override]
-        version = [self._options.get(name) for name in ("txnAppId", "txnVersion")]
+        version = [self._options.get(name) for name in ("txnappid", "txnversion")]
         with sqlite3.connect(self._options["path"]) as db:
             db.execute("CREATE TABLE IF NOT EXISTS given (k, c, v, seq)")
             db.execute("CREATE TABLE IF NOT EXISTS versions (app, version)")

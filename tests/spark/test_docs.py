@@ -97,7 +97,7 @@ def test_the_examples_of_a_page_run_one_after_the_other(
         printed = capfd.readouterr().out
         assert "the state of batch 12 is not retained" in printed
         assert "|{a}|changed|{4, 3.0}|{5, 4.0}|" in printed
-        assert "|      b|       1|  9.0|" in printed
+        assert "|      b|       2| 18.0|" in printed  # the rows of the source come on top
     if page == "docs/sinks.md":
         printed = capfd.readouterr().out
         assert "[('a', 3.0, 0)]" in printed  # SQLite

@@ -127,7 +127,8 @@ def test_an_upsert_by_batch_and_key_is_exactly_once(
         writer.option("checkpointLocation", str(lab.checkpoint)).start().awaitTermination()
 
     point = "publishing" if fails == "before" else "after-publish"
-    for nth in (1, 2):
+    # A redelivered batch does not come by the place that is passed once per batch.
+    for nth in (1, 2 if fails == "before" else 1):
         with cut_at(monkeypatch, point, nth), pytest.raises(Exception, match="power cut"):
             start()
     start()

@@ -113,7 +113,9 @@ def test_two_tables_are_exactly_once_wherever_a_query_dies(
         writers[0].option("checkpointLocation", str(tables.checkpoint)).trigger(availableNow=True)
         braided.start(*writers).awaitTermination()
 
-    for nth in (1, 2):
+    # A redelivered batch does not come by the places that are passed once per batch.
+    once = point.startswith("after")
+    for nth in (1, 1 if once else 2):
         with cut_at(monkeypatch, point, nth), pytest.raises(Exception, match="power cut"):
             start()
     start()

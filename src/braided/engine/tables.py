@@ -69,7 +69,7 @@ def find_table(
     if len(parts) == 2 and spark.catalog.currentCatalog() == _SESSION_CATALOG:
         parts = [_SESSION_CATALOG, *parts]
     if len(parts) != 3 or parts[0] != _SESSION_CATALOG:
-        if not spark.catalog.tableExists(quoted):
+        if not _exists(spark, quoted):
             raise UnsupportedError(
                 f"toTable: there is no table {name} in its catalog; create it before the query "
                 "starts. Tables are made only in Spark's own catalog"
@@ -81,6 +81,13 @@ def find_table(
         place = path or _local(name, jvm.default_table_location(*parts[1:]))
         return Table(quoted, provider, place, schema, partition_by, options, True, path is not None)
     return _existing(name, quoted, found)
+
+
+def _exists(spark: SparkSession, quoted: str) -> bool:
+    try:
+        return spark.catalog.tableExists(quoted)
+    except PySparkException:  # a catalog that has no such names
+        return False
 
 
 def _existing(name: str, quoted: str, found: Any) -> Table:
