@@ -30,13 +30,12 @@ class Writer(DataSourceWriter):
         return Taken([tuple(row) for row in iterator])
 
     def commit(self, messages: list[Taken | None]) -> None:  # type: ignore[override]
-        # Spark gives names of options in lower case.
         version = [self._options.get(name) for name in ("txnappid", "txnversion")]
         with sqlite3.connect(self._options["path"]) as db:
             db.execute("CREATE TABLE IF NOT EXISTS given (k, c, v, seq)")
             db.execute("CREATE TABLE IF NOT EXISTS versions (app, version)")
             if version[0] is not None:
-                known = db.execute("SELECT * FROM versions WHERE app = ? AND version = ?", version)
+                known = db.execute("SELECT * FROM versions WHERE app = ? AND version >= ?", version)
                 if known.fetchone():
                     return
                 db.execute("INSERT INTO versions VALUES (?, ?)", version)

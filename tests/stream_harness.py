@@ -267,7 +267,7 @@ def _records(
         return {}
     keys = KeyCodec(to_arrow_schema(step.key_schema, timezone="UTC"))
     rows = RowFactory(step.key_schema)
-    codec = state_codec(step.operator)
+    codec = state_codec(step.operator).at(view.meta.history)
     state = ChannelState(Files(str(checkpoint / "braided")), None, name, view, Limits())
     found: dict[tuple[Any, ...], tuple[dict[str, Any], tuple[int, ...]]] = {}
     count = size = 0

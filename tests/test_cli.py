@@ -7,6 +7,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -162,3 +163,10 @@ def test_records_with_different_fields_make_one_table() -> None:
         ["1"],
         ["yes"],
     ]
+
+
+def test_state_of_a_place_without_a_checkpoint_is_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["state", str(tmp_path)]) == 1
+    assert "holds no committed batch of Braided's" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The command `braided`: the demo and the benchmarks.
+"""The command `braided`: the demo, the benchmarks, the simulator, a look into a checkpoint.
 
 What a command runs is imported when it runs, so that help and errors come at once.
 """
@@ -14,13 +14,16 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from braided.bench import BENCHES
 from braided.errors import BraidedError
+from braided.sim import SCENARIOS
 
 __all__ = ["main"]
 
 _DEMO = "braided.demo"
+_STATE = "braided.inspect_state"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,6 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.command == "demo":
             return int(importlib.import_module(_DEMO).main(rest) or 0)
+        if arguments.command == "simulate":
+            return _simulate(arguments)
+        if arguments.command == "replay":
+            return _replay(arguments)
+        if arguments.command == "state":
+            return int(importlib.import_module(_STATE).main(arguments))
         return _bench(arguments.name, as_json=arguments.json, quick=arguments.quick)
     except BraidedError as error:
         print(f"braided: {error}", file=sys.stderr)
@@ -52,6 +61,12 @@ def _parser() -> argparse.ArgumentParser:
         add_help=False,  # the demo explains its own arguments
         help="run an elastic pipeline on local Spark, about a minute",
     )
+    state = commands.add_parser(
+        "state",
+        help="show what a query's checkpoint holds",
+        description="Shows the committed state of a query, which may be running.",
+    )
+    _state_arguments(state)
     bench = commands.add_parser(
         "bench",
         help="measure Braided against what Spark has",
@@ -62,7 +77,74 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("name", metavar="NAME", type=_bench_name, help="one of those below")
     bench.add_argument("--json", action="store_true", help="end with one line of JSON")
     bench.add_argument("--quick", action="store_true", help="fewer batches, under 90 seconds")
+    _add_simulator(commands)
     return parser
+
+
+def _add_simulator(commands: Any) -> None:
+    simulate = commands.add_parser(
+        "simulate",
+        help="try policies on a simulated cluster",
+        description="Runs a scenario, without Spark, and shows what the policies did.",
+        epilog="scenarios:\n" + "\n".join(f"  {n:<14}{about}" for n, about in SCENARIOS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    simulate.add_argument("scenario", metavar="SCENARIO", choices=tuple(SCENARIOS))
+    simulate.add_argument("--seed", type=int, default=0, help="of all chance in it")
+    replay = commands.add_parser(
+        "replay",
+        help="ask other policies what they would have done in a recorded run",
+        description="Runs a query's event log through other policies, without Spark.",
+    )
+    replay.add_argument("log", metavar="EVENTLOG", help="the file of events")
+    replay.add_argument(
+        "--max-channels", type=int, default=64, help="that a policy may take per operator"
+    )
+    for parser, needed in ((simulate, False), (replay, True)):
+        parser.add_argument(
+            "--policy",
+            action="append",
+            default=[],
+            required=needed,
+            metavar="NAME",
+            help="to scale or to balance with; twice for one of each",
+        )
+        parser.add_argument("--json", action="store_true", help="one line of JSON")
+        parser.add_argument("--plot", metavar="FILE", help="an SVG file to draw it into")
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from braided.sim.commands import simulate_command
+
+    return simulate_command(
+        arguments.scenario,
+        arguments.policy,
+        json=arguments.json,
+        plot=arguments.plot,
+        seed=arguments.seed,
+    )
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from braided.sim.commands import replay_command
+
+    return replay_command(
+        arguments.log,
+        arguments.policy,
+        json=arguments.json,
+        plot=arguments.plot,
+        channels_max=arguments.max_channels,
+    )
+
+
+def _state_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a query's checkpointLocation")
+    parser.add_argument("--operator", metavar="NAME", help="one operator; all of them otherwise")
+    parser.add_argument(
+        "--version", metavar="N", type=int, help="a batch that is still retained; else the newest"
+    )
+    parser.add_argument("--to", metavar="PATH", help="write all keys there, as Parquet")
+    parser.add_argument("--json", action="store_true", help="print all keys, a line of JSON each")
 
 
 def _bench(name: str, *, as_json: bool, quick: bool) -> int:

@@ -10,6 +10,7 @@ BraidedError
 │   ├── CheckpointCorruptError     a file is damaged or missing
 │   ├── CheckpointVersionError     a newer Braided wrote it
 │   ├── CheckpointWriteError       it can't be written: read-only, full, no permission
+│   ├── StateNotFoundError         it has no such operator, or no longer that version
 │   └── FencedError                another query holds it
 └── BatchError                 a batch failed; nothing of it was committed
     ├── OperatorError              user code raised
@@ -37,6 +38,7 @@ __all__ = [
     "OperatorError",
     "OptionError",
     "OutputSchemaError",
+    "StateNotFoundError",
     "StateValueError",
     "UnsupportedError",
 ]
@@ -80,6 +82,10 @@ class CheckpointVersionError(CheckpointError):
 
 class CheckpointWriteError(CheckpointError, OSError):
     """The checkpoint can't be written."""
+
+
+class StateNotFoundError(CheckpointError, LookupError):
+    """The checkpoint has no such operator, or does not retain that version."""
 
 
 class FencedError(CheckpointError):

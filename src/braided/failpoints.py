@@ -1,9 +1,11 @@
-"""Places where a test can end the process as a power cut would.
+"""Places where a test can end the process as a power cut would, or the batch with an error.
 
 `BRAIDED_FAILPOINT=name` (or `name:3` for the third time it is reached) names one place and
 `BRAIDED_FAILPOINT_PID` the process to kill with SIGKILL: the driver, wherever the place is reached.
-Workers count in a file, `BRAIDED_FAILPOINT_COUNT`, because they come and go. Without the
-variables a place costs one comparison.
+Workers count in a file, `BRAIDED_FAILPOINT_COUNT`, because they come and go.
+
+`arm(name)` makes a place of `POINTS` raise instead, once, which ends the query and leaves the
+process. Batches take the name along to their tasks. Unarmed, a place costs two comparisons.
 """
 
 from __future__ import annotations
@@ -12,13 +14,49 @@ import fcntl
 import os
 import signal
 
-__all__ = ["reach"]
+__all__ = ["POINTS", "Crash", "arm", "armed", "message", "reach"]
+
+POINTS = (
+    "before-routing",
+    "task-rows",
+    "task-after-changelog",
+    "manifest-writing",
+    "manifest-linked",
+    "after-manifest",
+    "publishing",
+    "after-publish",
+)
+"""The way of a batch, in order; `manifest-linked` is the first after the commit."""
 
 _ARMED, _, _NTH = os.environ.get("BRAIDED_FAILPOINT", "").partition(":")
+_raising = ""
+
+
+class Crash(RuntimeError):
+    """Ends a batch at a place, as a test has asked."""
+
+
+def message(name: str) -> str:
+    """What the error of a place says."""
+    return f"crashed at {name}, as asked"
+
+
+def arm(name: str | None) -> None:
+    """Makes a place raise `Crash` the next time it is reached in this process; none, if None."""
+    global _raising
+    _raising = name or ""
+
+
+def armed() -> str:
+    """The place that raises; empty if there is none."""
+    return _raising
 
 
 def reach(name: str) -> None:
     """Says that the program has come to the place `name`."""
+    if name == _raising:
+        arm(None)
+        raise Crash(message(name))
     if name != _ARMED:
         return
     if _count() == int(_NTH or 1):

@@ -54,6 +54,7 @@ class Options:
     full_manifest_every: int = 64
     order_preserving: bool = False
     order_by: str | None = None
+    on_error: str = "fail"
     cache_dir: str | None = None
     stop_timeout_s: float = 60.0
     given: frozenset[str] = field(default=frozenset(), compare=False)  # fields that were asked for
@@ -179,6 +180,12 @@ def _parse_column(text: str) -> str:
     return text
 
 
+def _parse_on_error(text: str) -> str:
+    if text.lower() not in ("fail", "divert"):
+        raise ValueError
+    return text.lower()
+
+
 def _parse_directory(text: str) -> str:
     path = text.removeprefix("file://") if text.startswith("file:///") else text
     if not path or "://" in path:
@@ -203,6 +210,7 @@ _SECONDS = _Kind(
     lambda seconds: f"{seconds:g}s",
 )
 _COLUMN = _Kind("the name of a column", _parse_column)
+_ON_ERROR = _Kind("fail or divert", _parse_on_error)
 _DIRECTORY = _Kind("the path of a directory on a local disk", _parse_directory)
 
 _TABLE = (
@@ -261,6 +269,13 @@ _TABLE = (
         _COLUMN,
         "rows of a key are processed in the order of this column",
         default="the order of arrival",
+    ),
+    _Option(
+        "onError",
+        "on_error",
+        _ON_ERROR,
+        "what becomes of a row whose operator raises: the query fails, or the row goes to "
+        "`braided.deadLetters`",
     ),
     _Option(
         "cache.dir",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from braided.bench import floor, rescale, state_size, stateful
+from braided.bench import agg, floor, rescale, state_size, stateful
 from braided.bench.session import NATIVE, Arena, Inputs, touched_keys
 from braided.bench.totals import last_per_key, same_rows
 
@@ -37,6 +37,15 @@ def test_stateful_runs_both_sides_and_finds_their_output_identical(place: Arena)
     assert result["ratio"] > 0
     assert result["native_batches"] == 1
     assert result["braided_batches"] == 2
+
+
+@pytest.mark.parametrize("aggregate", ["count", "window"])
+def test_agg_runs_both_sides_and_finds_their_output_identical(place: Arena, aggregate: str) -> None:
+    size = agg.Size(rows=300, warm=1, counted=1, rounds=1)
+    result = agg.measure(place, agg.Case(aggregate, keys=40, hot=True), size, silent)
+    assert result["identical"] is True
+    assert result["ratio"] > 0
+    assert result["batches"] == 1
 
 
 def test_floor_tells_what_each_step_of_a_batch_takes(place: Arena) -> None:

@@ -17,8 +17,9 @@ from braided.api.query import ElasticQuery
 from braided.options import Options
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ("README.md", "docs/managed.md", "docs/operators.md", "docs/sinks.md")
-PAGES = (*EXAMPLES, "docs/architecture.md")
+RUN = ("README.md", "docs/aggregates.md", "docs/flows.md", "docs/managed.md", "docs/operators.md")
+RUN += ("docs/sinks.md", "docs/state.md", "docs/testing.md", "docs/testing-streams.md")
+PAGES = (*RUN, "docs/architecture.md")
 
 
 def blocks(page: str) -> list[str]:
@@ -51,6 +52,9 @@ def names(
         "spark": spark,
         "clicks_path": files("clicks", [{"user": "u", "page": "/"}, {"user": "v", "page": "/a"}]),
         "payments_path": files("payments", [{"account": "a", "amount": n / 2} for n in range(4)]),
+        "quotes_path": files("quotes", [{"stock": "s", "price": 2.5}]),
+        "orders_path": files("orders", [{"stock": "s", "qty": 4}]),
+        "edges_path": files("edges", [{"node": 1, "neighbour": 2}, {"node": 2, "neighbour": 1}]),
         "checkpoint": str(tmp_path / "checkpoint"),
         "output": str(tmp_path / "output"),
     }
@@ -60,7 +64,7 @@ def names(
             value.stop()
 
 
-@pytest.mark.parametrize("page", EXAMPLES)
+@pytest.mark.parametrize("page", RUN)
 def test_the_examples_of_a_page_run_one_after_the_other(
     page: str, names: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,6 +80,24 @@ def test_the_examples_of_a_page_run_one_after_the_other(
         printed = capfd.readouterr().out
         assert "Caller.line can't be a state field" in printed
         assert "|      a|    4|  3.0|" in printed
+        assert '|Strict  |{"account": "a"}|{"account": "a", "amount": 1.5}|0    |' in printed
+    if page == "docs/flows.md":
+        outputs = {}
+        for name in ("valued", "components"):
+            found: list[Any] = []
+            writer = names[name].writeStream.trigger(availableNow=True)
+            query = writer.foreachBatch(lambda df, _, found=found: found.extend(df.collect()))
+            names["query"] = query.start()
+            names["query"]._query.awaitTermination(120)
+            outputs[name] = [tuple(row) for row in found]
+        assert outputs["valued"] == [("s", 4, 10.0)]
+        assert (2, 1) in outputs["components"]
+        assert names["spark"].read.parquet(f"{names['output']}/peaks").count() == 3
+    if page == "docs/state.md":
+        printed = capfd.readouterr().out
+        assert "the state of batch 12 is not retained" in printed
+        assert "|{a}|changed|{4, 3.0}|{5, 4.0}|" in printed
+        assert "|      b|       2| 18.0|" in printed  # the rows of the source come on top
     if page == "docs/sinks.md":
         printed = capfd.readouterr().out
         assert "[('a', 3.0, 0)]" in printed  # SQLite
@@ -99,7 +121,7 @@ def test_the_readme_lists_all_options() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_files_that_a_page_names_exist(page: str) -> None:
     text = (ROOT / page).read_text()
-    linked = re.findall(r"\]\(([\w./]+)\)", text)
+    linked = re.findall(r"\]\(([\w./]+)(?:#[\w-]+)?\)", text)
     source = re.findall(r"`((?:api|engine|state|control)/\w+\.py)`", text)
     missing = [name for name in linked if not (ROOT / page).parent.joinpath(name).exists()]
     missing += [name for name in source if not (ROOT / "src/braided" / name).exists()]

@@ -126,11 +126,9 @@ def test_an_upsert_by_batch_and_key_is_exactly_once(
         writer = stream.writeStream.foreachBatch(upsert).trigger(availableNow=True)
         writer.option("checkpointLocation", str(lab.checkpoint)).start().awaitTermination()
 
-    # A batch that comes again does not pass "after-publish".
-    deaths = (
-        [("publishing", 1), ("publishing", 2)] if fails == "before" else [("after-publish", 1)] * 2
-    )
-    for point, nth in deaths:
+    point = "publishing" if fails == "before" else "after-publish"
+    # A redelivered batch does not come by the place that is passed once per batch.
+    for nth in (1, 2 if fails == "before" else 1):
         with cut_at(monkeypatch, point, nth), pytest.raises(Exception, match="power cut"):
             start()
     start()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import runpy
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -238,3 +242,87 @@ def test_one_query_has_one_checkpoint_and_one_path_per_sink(lab: Lab) -> None:
         braided.start(writer("a", "one"), writer("a", "one"))
     with pytest.raises(DefinitionError, match="one or more"):
         braided.start()
+
+
+@pytest.mark.parametrize("outer", [False, True])
+def test_the_example_join_equals_sparks_stream_stream_join(
+    lab: Lab, tmp_path: Path, outer: bool
+) -> None:
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "joins.py"))
+    start = datetime(2024, 1, 1)
+    schema = "id long, time timestamp, value double"
+    feeds = [lab.feed(schema, "left"), lab.feed(schema, "right")]
+
+    def frame(side: int) -> DataFrame:
+        return feeds[side].frame().withWatermark("time", "10 seconds")
+
+    def at(second: int) -> datetime:
+        return (start + timedelta(seconds=second)).replace(tzinfo=UTC)
+
+    joined = braided.connect(
+        braided.stream(frame(0)).groupBy("id"), braided.stream(frame(1)).groupBy("id")
+    ).apply(
+        example["IntervalJoin"].with_(seconds=5, outer=outer),
+        "id long, time timestamp, paid_for double, payment double",
+        timeMode="EventTime",
+    )
+    left, right = frame(0).alias("l"), frame(1).alias("r")
+    close = F.expr(
+        "l.id = r.id AND r.time >= l.time - INTERVAL 5 SECONDS "
+        "AND r.time <= l.time + INTERVAL 5 SECONDS"
+    )
+    native = (
+        left.join(right, close, "leftOuter" if outer else "inner")
+        .selectExpr("l.id", "l.time", "l.value AS paid_for", "r.value AS payment")
+        .writeStream.format("memory")
+        .queryName(f"native_join_{outer}")
+        .option("checkpointLocation", str(tmp_path / "native"))
+        .start()
+    )
+    query = lab.start(joined, channels=2)
+    random = Random(3)
+    try:
+        for batch in range(5):
+            base = 12 * batch
+            for feed in feeds:
+                # Up to 14 seconds back: some rows are late from the second batch on.
+                rows = [
+                    (random.randrange(4), at(base + random.randrange(-14, 12)), float(n))
+                    for n in range(20)
+                ]
+                feed.add(rows)
+            query.processAllAvailable()
+            native.processAllAvailable()
+            query.rescale(1 + batch)
+        for feed in feeds:
+            feed.add([(99, at(500), 0.0)])
+        query.processAllAvailable()
+        native.processAllAvailable()
+    finally:
+        query.stop()
+        native.stop()
+    lines = lab.spark.read.parquet(str(lab.out)).where("id < 99").collect()
+    expected = lab.spark.table(f"native_join_{outer}").where("id < 99").collect()
+    assert expected and Counter(map(tuple, lines)) == Counter(map(tuple, expected))
+    assert any(row.payment is None for row in lines) == outer
+
+
+def test_native_stateful_steps_may_stand_upstream(lab: Lab) -> None:
+    schema = "k string, v long, t timestamp"
+    feed = lab.feed(schema)
+    rows = feed.frame().withWatermark("t", "1 hour")
+    windows = rows.dropDuplicates(["k", "v"]).groupBy(F.window("t", "10 seconds"), "k").count()
+    flow = braided.stream(windows.selectExpr("k", "count AS v")).groupBy("k").apply(Total, SCHEMA)
+    writer = flow.writeStream.format("noop").outputMode("update")
+    captured = Capture()
+    query = writer.foreachBatch(captured).option("checkpointLocation", str(lab.checkpoint)).start()
+    try:
+        moment = datetime(2024, 1, 1, tzinfo=UTC)
+        feed.add([("a", 1, moment), ("a", 1, moment), ("a", 2, moment), ("b", 1, moment)])
+        query.processAllAvailable()
+        query.rescale(3)
+        feed.add([("a", 2, moment), ("a", 3, moment + timedelta(seconds=20))])
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sorted(captured.rows()) == [("a", 2), ("a", 3), ("b", 1)]

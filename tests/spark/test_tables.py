@@ -101,19 +101,11 @@ def test_a_table_that_exists_takes_rows_by_name_and_readers_see_them_at_once(
     assert found(tables.spark.table("there")) == Counter([*TOTALS, ("a", 4, 7, 6)])
 
 
-# A batch that comes again passes only "publishing" and "between-sinks".
 @pytest.mark.parametrize(
-    ("point", "nths"),
-    [
-        ("between-prepares", (1, 2)),
-        ("publishing", (1, 2, 3)),
-        ("between-sinks", (1, 2)),
-        ("after-manifest", (1, 1)),
-        ("after-publish", (1, 1)),
-    ],
+    "point", ["between-prepares", "after-manifest", "publishing", "after-publish"]
 )
 def test_two_tables_are_exactly_once_wherever_a_query_dies(
-    tables: Lab, feed: Feed, monkeypatch: pytest.MonkeyPatch, point: str, nths: tuple[int, ...]
+    tables: Lab, feed: Feed, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     def start() -> None:
         stream = flow(feed)
@@ -121,7 +113,9 @@ def test_two_tables_are_exactly_once_wherever_a_query_dies(
         writers[0].option("checkpointLocation", str(tables.checkpoint)).trigger(availableNow=True)
         braided.start(*writers).awaitTermination()
 
-    for nth in nths:
+    # A redelivered batch does not come by the places that are passed once per batch.
+    once = point.startswith("after")
+    for nth in (1, 1 if once else 2):
         with cut_at(monkeypatch, point, nth), pytest.raises(Exception, match="power cut"):
             start()
     start()
@@ -176,7 +170,7 @@ def test_a_table_that_does_not_fit_is_refused_before_anything_runs(tables: Lab, 
     with pytest.raises(DefinitionError, match="take one"):
         flow(feed).writeStream.foreachBatch(print).toTable("made")
     assert [row.k for row in tables.spark.table("full").collect()] == ["z"]
-    assert not (tables.checkpoint / "braided" / "manifests").exists()
+    assert not tables.checkpoint.exists()
 
 
 def test_a_table_that_is_not_of_files_gets_identical_rows_at_least_once(

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 import braided
+from braided.testing import StreamTest
 from stream_harness import Lab, manifests_of, timers_of, wait_until
 
 EPOCH = dt.datetime(1970, 1, 1)
 FAR_AWAY_MS = 4_000_000_000_000
+TIMED = "k string, ts timestamp, n int"
 
 
 def at(seconds: float) -> dt.datetime:
@@ -130,7 +133,7 @@ def test_timers_survive_a_restart_and_fire_on_their_new_channel(lab: Lab) -> Non
 
 
 class TestEventTime:
-    def flow(self, lab: Lab, feed: Any) -> braided.Stream:
+    def flow(self, rows: braided.Stream) -> braided.Stream:
         class Session(braided.Operator):
             rows: list[int] = []  # noqa: RUF012
 
@@ -144,20 +147,16 @@ class TestEventTime:
                     yield self.key.k, len(self.rows), fired.second + 60 * fired.minute
                     self.forget()
 
-        source = feed.frame().withWatermark("ts", "10 seconds")
-        return (
-            braided.stream(source)
-            .groupBy("k")
-            .apply(Session, "k string, n int, second int", timeMode="EventTime")
-        )
+        schema = "k string, n int, second int"
+        return rows.groupBy("k").apply(Session, schema, timeMode="EventTime")
 
     @pytest.mark.parametrize("trigger", [None, {"availableNow": True}])
     def test_a_timer_fires_when_the_watermark_passes_it_without_more_input(
         self, lab: Lab, trigger: Any
     ) -> None:
-        feed = lab.feed("k string, ts timestamp, n int")
+        feed = lab.feed(TIMED)
         feed.add([("a", at(100), 1), ("a", at(103), 2), ("b", at(130), 3)])
-        flow = self.flow(lab, feed)
+        flow = self.flow(braided.stream(feed.frame().withWatermark("ts", "10 seconds")))
         query = lab.start(flow, trigger=trigger, channels=2)
         if trigger is None:
             wait_until(lambda: len(lab.rows()) > 0, "the watermark")
@@ -169,7 +168,9 @@ class TestEventTime:
         assert timers_of(lab.checkpoint, flow) == {("b",): (135_000,)}
         assert lab.state(flow) == {("b",): {"rows": [3]}}
 
-    def test_rows_behind_the_watermark_of_the_batch_before_are_dropped(self, lab: Lab) -> None:
+    def test_rows_behind_the_watermark_of_the_batch_before_are_dropped(
+        self, spark: SparkSession
+    ) -> None:
         class Seen(braided.Operator):
             rows: list[int] = []  # noqa: RUF012
 
@@ -177,24 +178,19 @@ class TestEventTime:
                 self.rows.append(row.n)
                 yield (row.n,)
 
-        feed = lab.feed("k string, ts timestamp, n int")
-        source = feed.frame().withWatermark("ts", "10 seconds")
-        grouped = braided.stream(source).groupBy("k")
-        flow = grouped.apply(Seen, "n int", timeMode="EventTime")
-        with lab.running(flow, channels=2) as query:
-            for rows in (
-                [("a", at(100), 1)],
-                [("a", at(50), 2)],  # the batch before had no watermark yet
-                [("a", at(90), 3), ("a", at(90.001), 4), ("a", None, 5), ("a", at(10), 6)],
-                [("a", at(95), 7)],
-            ):
-                feed.add(rows)
-                query.processAllAvailable()
-        watermarks = [m.watermark_ms for m in manifests_of(lab.checkpoint).values()]
-        assert watermarks == [0, 90_000, 90_000, 90_000]
-        assert [row[0] for row in lab.rows()] == [1, 2, 4, 5, 7]
+        def flow(rows: braided.Stream) -> braided.Stream:
+            return rows.groupBy("k").apply(Seen, "n int", timeMode="EventTime")
 
-    def test_processing_time_operators_take_late_rows(self, lab: Lab) -> None:
+        with StreamTest(spark, TIMED, flow, watermark=("ts", "10 seconds")) as t:
+            t.addData(("a", at(100), 1))
+            t.addData(("a", at(50), 2))  # the batch before had no watermark yet
+            t.addData(("a", at(90), 3), ("a", at(90.001), 4), ("a", None, 5), ("a", at(10), 6))
+            t.addData(("a", at(95), 7))
+            watermarks = [m.watermark_ms for m in manifests_of(t.checkpoint).values()]
+            assert watermarks == [0, 90_000, 90_000, 90_000]
+            t.checkAnswer((1,), (2,), (4,), (5,), (7,))
+
+    def test_processing_time_operators_take_late_rows(self, spark: SparkSession) -> None:
         class Seen(braided.Operator):
             rows: int = 0
 
@@ -202,24 +198,45 @@ class TestEventTime:
                 self.rows += 1
                 yield row.n, self.watermark
 
-        feed = lab.feed("k string, ts timestamp, n int")
-        source = feed.frame().withWatermark("ts", "10 seconds")
-        flow = braided.stream(source).groupBy("k").apply(Seen, "n int, w timestamp_ntz")
-        with lab.running(flow) as query:
-            for n, second in enumerate((100, 50, 10)):
-                feed.add([("a", at(second), n)])
-                query.processAllAvailable()
-        assert lab.rows() == [(0, None), (1, at(90)), (2, at(90))]
+        def flow(rows: braided.Stream) -> braided.Stream:
+            return rows.groupBy("k").apply(Seen, "n int, w timestamp_ntz")
 
-    def test_the_watermark_continues_after_a_restart(self, lab: Lab) -> None:
-        feed = lab.feed("k string, ts timestamp, n int")
-        flow = self.flow(lab, feed)
-        feed.add([("a", at(100), 1)])
-        lab.run(flow)
+        with StreamTest(spark, TIMED, flow, watermark=("ts", "10 seconds")) as t:
+            for n, second in enumerate((100, 50, 10)):
+                t.addData(("a", at(second), n))
+            t.checkAnswer((0, None), (1, at(90)), (2, at(90)))
+
+    def test_the_watermark_continues_after_a_restart(self, spark: SparkSession) -> None:
+        with StreamTest(spark, TIMED, self.flow, watermark=("ts", "10 seconds")) as t:
+            t.addData(("a", at(100), 1))
+            t.restart()
+            t.checkAnswer()
+            t.addData(("b", at(150), 2))
+            t.restart()
+            t.addData(("a", at(20), 3))  # late by now
+            t.checkAnswer(("a", 1, 105))
+            t.checkState({"b": {"rows": [2]}})
+
+
+def test_rows_that_a_filter_drops_move_the_watermark_and_timers_fire(lab: Lab) -> None:
+    class Expire(braided.Operator):
+        seen: int = 0
+
+        def onRow(self, row: Any) -> None:
+            self.seen += 1
+            self.setTimer(row.ts)
+
+        def onTimer(self, fired: dt.datetime) -> Iterator[tuple[str, int]]:
+            yield self.key.k, self.seen
+
+    feed = lab.feed(TIMED)
+    rows = feed.frame().withWatermark("ts", "1 second").where("k != 'noise'")
+    flow = braided.stream(rows).groupBy("k").apply(Expire, "k string, n int", timeMode="EventTime")
+    utc = dt.UTC
+    with lab.running(flow, channels=2) as query:
+        feed.add([("a", at(100).replace(tzinfo=utc), 1)])
+        query.processAllAvailable()
         assert lab.rows() == []
-        feed.add([("b", at(150), 2)])
-        lab.run(flow)
-        feed.add([("a", at(20), 3)])  # late by now
-        lab.run(flow)
-        assert lab.rows() == [("a", 1, 105)]
-        assert lab.state(flow) == {("b",): {"rows": [2]}}
+        feed.add([("noise", at(200).replace(tzinfo=utc), 1)])
+        query.processAllAvailable()
+        wait_until(lambda: lab.rows() == [("a", 1)], "the timer")

@@ -363,7 +363,7 @@ def test_a_default_that_does_not_fit_is_refused(kind: Any, default: Any) -> None
 
 
 def test_a_record_of_another_format_is_refused() -> None:
-    with pytest.raises(CheckpointVersionError, match="format 9"):
+    with pytest.raises(CheckpointVersionError, match="version 9"):
         codec_of(int, 0).load(Op(), b"\x09\x92\x00\x90")
 
 

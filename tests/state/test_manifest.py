@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from braided.errors import CheckpointCorruptError
 from braided.state.manifest import (
     CarryFile,
+    DeadFile,
     Manifest,
     OperatorMeta,
     OperatorPart,
@@ -64,6 +65,20 @@ def test_logs_append_and_snapshots_restart() -> None:
     assert chains(view) == [("1snapa", "1loga"), ("0loga",), ("1loga",), (), ()]
     assert view.operators["op"].head(0) == "1loga" and view.operators["op"].head(4) == ""
     assert view.operators["op"].length(0) == 2
+
+
+def test_files_of_diverted_rows_are_kept_through_full_manifests() -> None:
+    one, two, three = (DeadFile("op", f"dead/{n}-0-a.parquet", "d", 1) for n in range(3))
+    start = msgspec.structs.replace(first(run(0, "log", [0])), dead=(one,))
+    view = View.empty().apply(to_full(View.empty(), start))
+    view = view.apply(manifest(1, part(), dead=(two,)))
+    assert view.dead == (one, two)
+    delta = manifest(2, part(), dead=(three,))
+    full = to_full(view, delta)
+    assert view.apply(full).dead == view.apply(delta).dead == (one, two, three)
+    assert View.empty().apply(full).dead == (one, two, three)
+    lossy = msgspec.structs.replace(full, dead=(three,))
+    assert "every file of diverted rows" in problems(view, lossy)[0]
 
 
 def test_applying_leaves_the_view_before_as_it_was() -> None:

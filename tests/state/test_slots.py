@@ -61,6 +61,19 @@ def test_a_slot_shows_its_own_writes_in_order(flow: SmallFlow, new_host: MakeHos
     assert [suffix[:1] for suffix, _ in slot.scan(b"")] == [b"k", b"k", b"k", b"t", b"t"]
 
 
+def test_many_at_a_time_is_as_one_by_one(flow: SmallFlow, new_host: MakeHost) -> None:
+    host = new_host()
+    flow.run(host, {0: {b"ka": b"1", b"kb": b"2"}})
+    state = flow.open(host)
+    slot = state.slot(0)
+    assert slot.get_many([b"kb", b"kc", b"ka"]) == [b"2", None, b"1"]
+    slot.put_many([b"ka", b"kc"], [b"5", b"6"])
+    slot.delete(b"kb")
+    assert slot.get_many([b"ka", b"kb", b"kc", b"kd"]) == [b"5", None, b"6", None]
+    flow.commit([flow.finish(state)])
+    assert flow.contents(None) == {0: {b"ka": b"5", b"kc": b"6"}}
+
+
 def test_a_scan_does_not_see_what_is_changed_while_it_runs(
     flow: SmallFlow, new_host: MakeHost
 ) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from braided.api.operator import Operator
 from braided.api.stream import TIME_MODES, GroupedStream, Stream, output_shape
 from braided.engine.flow import Keyed, OperatorStep, Side
+from braided.engine.initial import check_initial
 from braided.engine.twosided import joint_keys, joint_schema
 from braided.errors import DefinitionError
 
@@ -46,6 +48,7 @@ class Connected:
         operator: type[Operator],
         schema: StructType | str,
         timeMode: str = "ProcessingTime",
+        initialState: DataFrame | None = None,
     ) -> Stream:
         """Runs an `Operator` class with `onLeft` and `onRight` for every key of either side."""
         if not (isinstance(operator, type) and issubclass(operator, Operator)):
@@ -63,6 +66,8 @@ class Connected:
         left, right = self._sides
         shape = output_shape(left._stream, schema)
         sides = (left._stream.schema, right._stream.schema)
+        if initialState is not None:
+            check_initial(initialState, operator, left._key)
         step = OperatorStep(
             name=operator.__name__,
             operator=operator,
@@ -71,6 +76,7 @@ class Connected:
             input=joint_schema(left._key, sides),
             output=shape.schema,
             time_mode=timeMode,
+            initial=initialState,
             sides=sides,
         )
         inputs = tuple(Side(side._stream._node, side._keys) for side in self._sides)

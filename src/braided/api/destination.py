@@ -41,6 +41,8 @@ class Target:
     options: dict[str, Any]
     """Those of the sink; the query's own are not among them."""
     function: Callable[..., Any] | None
+    complete: bool
+    """Whether each batch is all there is."""
 
 
 def sink_of(target: Target, spark: SparkSession) -> Sink:
@@ -48,7 +50,7 @@ def sink_of(target: Target, spark: SparkSession) -> Sink:
     kind = target.format or str(spark.conf.get("spark.sql.sources.default"))
     if target.partition_by and kind in _WITHOUT_PARTITIONS:
         raise DefinitionError(f"partitionBy has no meaning for format {kind!r}")
-    if target.table is not None:
+    if target.table is not None and not target.complete:
         return _table(target, kind, spark)
     options = {name.lower(): value for name, value in target.options.items()}
     match kind:
@@ -66,7 +68,12 @@ def sink_of(target: Target, spark: SparkSession) -> Sink:
         case "memory":
             if target.query_name is None:
                 raise DefinitionError("format('memory') needs a queryName to name the table")
-            return MemorySink(spark, target.query_name, target.schema)
+            return MemorySink(spark, target.query_name, target.schema, target.complete)
+    if target.complete:
+        raise UnsupportedError(
+            f"outputMode('complete') with format({kind!r}): what is written is only ever added to; "
+            "write it in foreachBatch, over that of the batch before"
+        )
     if Jvm(spark).file_format(kind) is None:
         return _other(target, kind, spark)
     _check_file_format(kind)

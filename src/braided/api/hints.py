@@ -15,6 +15,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+from braided.api.params import is_param
 from braided.errors import OperatorDefinitionError
 
 __all__ = ["field_hints"]
@@ -32,7 +33,8 @@ def field_hints(name: str, space: Mapping[str, Any]) -> dict[str, Any]:
             hint = typing.get_type_hints(holder, names, local, include_extras=True)["_"]
             if hint is ClassVar or typing.get_origin(hint) is ClassVar:
                 continue
-            _resolve_nested(hint, local)
+            if not is_param(hint):  # which is not stored, and may be of any type
+                _resolve_nested(hint, local)
         except Exception as error:  # an annotation is user code and may raise anything
             raise OperatorDefinitionError(
                 f"{name}.{field}: the annotation {annotation!r} can't be resolved ({error}); "

@@ -15,18 +15,22 @@ misspelled `self.stord = 1` raises instead of being lost at the end of the batch
 The class a user defines has no slots of its own; instances are made from a sealed subclass that
 adds them (`_seal`). cloudpickle rebuilds classes of `__main__` without their slots, and so
 the layout has to be something that any process can make again from the list of fields.
+
+Fields annotated with `Param` are not state but settings of the class: see `params.py`.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import msgspec
 
 from braided.api.hints import field_hints
+from braided.api.params import check_param, is_param, param_type
 from braided.api.times import as_datetime, as_ms
 from braided.errors import OperatorDefinitionError
 from braided.state.codec import Field, StateCodec
@@ -34,9 +38,10 @@ from braided.state.codec import Field, StateCodec
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-__all__ = ["HOOKS", "Operator", "OperatorMeta", "state_codec"]
+__all__ = ["HOOKS", "TASK_HOOKS", "Operator", "OperatorMeta", "renamed", "state_codec"]
 
 HOOKS = ("onRow", "onBatch", "onLeft", "onRight", "onTimer")
+TASK_HOOKS = ("onOpen", "onClose")
 
 
 class OperatorMeta(type):
@@ -54,12 +59,15 @@ class OperatorMeta(type):
         for taken, instead in _RESERVED.items():
             if taken in space:
                 raise OperatorDefinitionError(f"{name} defines {taken}: {instead}")
+        hints = field_hints(name, space)
+        params = _params_of(name, bases, space, hints)
         fields = _inherited(bases)
-        fields.update(_own_fields(name, space, fields))
+        fields.update(_own_fields(name, space, hints, fields))
         kept = {key: value for key, value in space.items() if key not in fields}
         kept["__slots__"] = ()
         cls = super().__new__(mcs, name, bases, kept)
         cls._fields = tuple(fields.values())
+        cls._params = params
         _check(cls, abstract)
         return cls
 
@@ -67,9 +75,20 @@ class OperatorMeta(type):
         super().__init__(name, bases, space)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        cls.check_params()
         return type.__call__(_seal(cls), *args, **kwargs)
 
+    def check_params(cls) -> None:
+        """Refuses a class that has a parameter without a value."""
+        for name in cls._params:
+            if not hasattr(cls, name):
+                raise OperatorDefinitionError(
+                    f"{cls.__name__}.{name} has no value; give it one with "
+                    f"{cls.__name__}.with_({name}=...), or a default in the class"
+                )
+
     _fields: tuple[Field, ...]
+    _params: dict[str, Any]
 
 
 _RESERVED = {
@@ -85,6 +104,27 @@ _RESERVED = {
 }
 
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Renamed:
+    earlier: tuple[str, ...]
+    default: Any
+
+
+def renamed(*earlier: str, default: T) -> T:
+    """The default of a field that had another name, or other names, in checkpoints before.
+
+    level: float = braided.renamed("stored", default=0.0)
+    """
+    if not earlier or not all(isinstance(name, str) and name.isidentifier() for name in earlier):
+        raise OperatorDefinitionError(
+            f"renamed{earlier!r}: it takes the names that the field had, and default=..."
+        )
+    return cast("T", _Renamed(earlier, default))
+
+
 class Operator(metaclass=OperatorMeta):
     """The state and behaviour of one key. Subclass it, annotate fields, write `onRow`.
 
@@ -98,12 +138,20 @@ class Operator(metaclass=OperatorMeta):
       (`braided.connect`).
     - `onTimer(self, fired)`: when a timer that the key has set is due.
 
+    Around the keys of a task:
+
+    - `onOpen(self)`: once, before the first key. What it returns is `self.opened` from then on.
+    - `onClose(self)`: once, at the end, also when a hook has raised; only if `onOpen` returned.
+
+    `upgrade(cls, old)`, a classmethod, makes the state of this class from that of an earlier one.
+
     A class that is only a base for others is defined with `class Base(Operator, abstract=True)`.
     """
 
-    __slots__ = ("_forgotten", "_timers", "batchTime", "key", "watermark")
+    __slots__ = ("_forgotten", "_timers", "batchTime", "key", "opened", "watermark")
 
     _fields: ClassVar[tuple[Field, ...]] = ()
+    _params: ClassVar[dict[str, Any]] = {}
 
     key: Row
     """The grouping columns of the key at hand."""
@@ -114,6 +162,9 @@ class Operator(metaclass=OperatorMeta):
     watermark: datetime | None
     """The event time before which no more rows are expected; None without a watermark."""
 
+    opened: Any
+    """What `onOpen` returned; None without it."""
+
     _timers: set[int] | None  # None: not one; most keys have none
     _forgotten: bool
 
@@ -121,7 +172,21 @@ class Operator(metaclass=OperatorMeta):
         self._timers = None
         self._forgotten = False
         self.watermark = None
+        self.opened = None
         state_codec(type(self)).load(self, None)
+
+    @classmethod
+    def with_(cls, **params: Any) -> type[Self]:
+        """This operator with parameters set; it continues the same state under the same name."""
+        for name, value in params.items():
+            check_param(cls.__name__, name, cls._params, value)
+        space = {key: getattr(cls, key) for key in ("__module__", "__qualname__", "__doc__")}
+        made: Any = type.__new__(OperatorMeta, cls.__name__, (cls,), {**space, "__slots__": ()})
+        made._fields, made._params = cls._fields, cls._params
+        for name, value in params.items():
+            setattr(made, name, value)
+        _codecs[made] = state_codec(cls)
+        return made  # type: ignore[no-any-return]
 
     def setTimer(self, when: datetime | int) -> None:
         """Have `onTimer` called at this time (a datetime, or ms since 1970), once.
@@ -175,7 +240,8 @@ def state_codec(cls: type[Operator]) -> StateCodec:
     """The codec of the class's fields, made once per process."""
     codec = _codecs.get(cls)
     if codec is None:
-        codec = _codecs[cls] = StateCodec(cls.__name__, cls._fields)
+        upgrade = getattr(cls, "upgrade", None)
+        codec = _codecs[cls] = StateCodec(cls.__name__, cls._fields, upgrade)
     return codec
 
 
@@ -206,15 +272,45 @@ def _inherited(bases: tuple[type, ...]) -> dict[str, Field]:
     return fields
 
 
-def _own_fields(
-    name: str, space: dict[str, Any], inherited: dict[str, Field]
-) -> Iterator[tuple[str, Field]]:
-    hints = field_hints(name, space)
-    for attribute, hint in hints.items():
-        if attribute in _OWN_NAMES:
+def _params_of(
+    name: str, bases: tuple[type, ...], space: dict[str, Any], hints: dict[str, Any]
+) -> dict[str, Any]:
+    """The parameters of a class by name, with their types; values are attributes of the class."""
+    params: dict[str, Any] = {}
+    for base in bases:
+        params = {**getattr(base, "_params", {}), **params}
+    own = {attribute: param_type(hint) for attribute, hint in hints.items() if is_param(hint)}
+    params.update(own)
+    for attribute in own:
+        _check_name(name, attribute)
+        if any(attribute == field.name for base in bases for field in getattr(base, "_fields", ())):
             raise OperatorDefinitionError(
-                f"{name}.{attribute}: this name is Operator's own; choose another for the field"
+                f"{name}.{attribute} is a parameter here and state in a base class; rename one"
             )
+    for attribute in params.keys() & hints.keys() - own.keys():
+        raise OperatorDefinitionError(
+            f"{name}.{attribute} is a field of the state here and a parameter in a base class; "
+            "rename one"
+        )
+    for attribute in params.keys() & space.keys():
+        check_param(name, attribute, params, space[attribute])
+    return params
+
+
+def _check_name(name: str, attribute: str) -> None:
+    if attribute in _OWN_NAMES:
+        raise OperatorDefinitionError(
+            f"{name}.{attribute}: this name is Operator's own; choose another"
+        )
+
+
+def _own_fields(
+    name: str, space: dict[str, Any], hints: dict[str, Any], inherited: dict[str, Field]
+) -> Iterator[tuple[str, Field]]:
+    for attribute, hint in hints.items():
+        if is_param(hint):
+            continue
+        _check_name(name, attribute)
         if attribute.startswith("_"):
             raise OperatorDefinitionError(
                 f"{name}.{attribute}: a state field can't start with an underscore; rename it, "
@@ -225,10 +321,16 @@ def _own_fields(
                 f"{name}.{attribute} has no default; write `{attribute}: ... = value`, the value "
                 "that the field has for a new key"
             )
-        yield attribute, Field(attribute, hint, space[attribute])
+        yield attribute, _field(attribute, hint, space[attribute])
     for attribute, field in inherited.items():
         if attribute in space and attribute not in hints:  # a new default, without the type
-            yield attribute, Field(attribute, field.type, space[attribute])
+            yield attribute, _field(attribute, field.type, space[attribute], field.earlier)
+
+
+def _field(name: str, hint: Any, default: Any, earlier: tuple[str, ...] = ()) -> Field:
+    if isinstance(default, _Renamed):
+        return Field(name, hint, default.default, default.earlier)
+    return Field(name, hint, default, earlier)
 
 
 def _check(cls: OperatorMeta, abstract: bool) -> None:
@@ -255,8 +357,19 @@ def _check(cls: OperatorMeta, abstract: bool) -> None:
                 "in another; rename one of them"
             )
     hooks = [hook for hook in HOOKS if getattr(cls, hook, None) is not None]
-    for hook in hooks:
-        _check_hook(name, hook, getattr(cls, hook))
+    names = {field.name for field in cls._fields}
+    for field in cls._fields:
+        for earlier in names.intersection(field.earlier):
+            raise OperatorDefinitionError(
+                f"{name}.{field.name} says it was {earlier!r}, which is a field of its own here"
+            )
+    if hasattr(cls, "upgrade") and not inspect.ismethod(cls.upgrade):
+        raise OperatorDefinitionError(
+            f"{name}.upgrade must be a classmethod: @classmethod def upgrade(cls, old)"
+        )
+    for hook in (*hooks, *TASK_HOOKS):
+        if getattr(cls, hook, None) is not None:
+            _check_hook(name, hook, getattr(cls, hook))
     if "onRow" in hooks and "onBatch" in hooks:
         raise OperatorDefinitionError(
             f"{name} has both onRow and onBatch; a key's rows go one way: keep one of them"
@@ -271,13 +384,17 @@ def _check(cls: OperatorMeta, abstract: bool) -> None:
 def _check_hook(name: str, hook: str, function: Any) -> None:
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise OperatorDefinitionError(f"{name}.{hook} is async; write a plain function")
+    takes = {"onBatch": ", rows", "onTimer": ", fired"}.get(hook, ", row")
+    if hook in TASK_HOOKS:
+        takes = ""
     try:
-        inspect.signature(function).bind(None, None)
+        inspect.signature(function).bind(*[None] * (2 if takes else 1))
     except (TypeError, ValueError) as error:
-        takes = {"onBatch": "rows", "onTimer": "fired"}.get(hook, "row")
         raise OperatorDefinitionError(
-            f"{name}.{hook} is called as {hook}(self, {takes}): {error}"
+            f"{name}.{hook} is called as {hook}(self{takes}): {error}"
         ) from None
+    if not takes and inspect.isgeneratorfunction(function):
+        raise OperatorDefinitionError(f"{name}.{hook} yields; it is called once and gives no rows")
 
 
-_OWN_NAMES = frozenset(dir(Operator)) | frozenset(HOOKS)
+_OWN_NAMES = frozenset(dir(Operator)) | frozenset(HOOKS) | frozenset(TASK_HOOKS) | {"upgrade"}

@@ -18,12 +18,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import CalendarIntervalType, MapType, StringType, StructType, VariantType
 from pyspark.sql.utils import is_remote
 
+from braided.api.aggregates import Aggregating
 from braided.api.managed import ManagedOperator
 from braided.api.operator import Operator
 from braided.engine.flow import (
     Fed,
     Input,
     Keyed,
+    KeyedStep,
     Mapped,
     Node,
     OperatorStep,
@@ -32,6 +34,7 @@ from braided.engine.flow import (
     flow_of,
     renamed,
 )
+from braided.engine.initial import check_initial
 from braided.engine.jvm import Jvm
 from braided.engine.route import Keys, quoted
 from braided.engine.stateless import Stateless
@@ -76,7 +79,7 @@ _WHY_NOT = {
     "limit": "it would be a limit per batch; filter in the operator or in foreachBatch",
     "withWatermark": "put it before the first operator",
     "groupby": "call it groupBy",
-    "agg": "it would aggregate one batch; keep the aggregate in an Operator",
+    "agg": "it would aggregate one batch; group first: groupBy(...).agg(...)",
     "unionByName": "select the columns in one order and use union",
     "repartition": "Braided decides where rows go",
     "coalesce": "Braided decides where rows go",
@@ -335,11 +338,12 @@ class _Recorder:
         return self._stream._step(Stateless(self._method, args, kwargs))
 
 
-class GroupedStream:
+class GroupedStream(Aggregating):
     """Rows of a stream by key."""
 
     def __init__(self, stream: Stream, cols: list[str | Column]) -> None:
         self._stream = stream
+        self._cols = cols
         shape = stream._shape
         self._key = StructType(shape.select(*cols).schema.fields)
         for field in self._key.fields:
@@ -363,14 +367,21 @@ class GroupedStream:
         operator: type[Operator],
         schema: StructType | str,
         timeMode: str = "ProcessingTime",
+        initialState: DataFrame | None = None,
     ) -> Stream:
-        """Runs an `Operator` class for every key; `schema` is of the rows it gives out."""
+        """Runs an `Operator` class for every key; `schema` is of the rows it gives out.
+
+        `initialState` has the grouping columns and a column for each field (those left out, and
+        nulls, have their defaults). It counts from the first batch that the operator is in; a
+        checkpoint that knows the operator has its state already.
+        """
         if not (isinstance(operator, type) and issubclass(operator, Operator)):
             raise DefinitionError(
                 f"apply takes a class derived from braided.Operator, not {operator!r}"
             )
         if issubclass(operator, ManagedOperator):
             operator.checkGrouping(self._keys.columns, self._key)
+        operator.check_params()
         if timeMode not in TIME_MODES:
             raise DefinitionError(f"timeMode is {timeMode!r}; it takes {' or '.join(TIME_MODES)}")
         if hasattr(operator, "onLeft") or hasattr(operator, "onRight"):
@@ -379,6 +390,8 @@ class GroupedStream:
                 "braided.connect(a.groupBy(...), b.groupBy(...)).apply(...)"
             )
         shape = output_shape(self._stream, schema)
+        if initialState is not None:
+            check_initial(initialState, operator, self._key)
         step = OperatorStep(
             name=operator.__name__,
             operator=operator,
@@ -387,16 +400,21 @@ class GroupedStream:
             input=self._stream.schema,
             output=shape.schema,
             time_mode=timeMode,
+            initial=initialState,
         )
+        return self._then(step)
+
+    def _then(self, step: KeyedStep) -> Stream:
+        """What a keyed step makes of these rows."""
+        shape = self._stream._shape.sparkSession.createDataFrame([], step.output)
         return Stream(Keyed(step, (Side(self._stream._node, self._keys),)), shape)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         raise UnsupportedError(
-            f"groupBy(...).{name}() is not supported: use .apply(OperatorClass, schema), "
-            "or Spark's own "
-            "streaming aggregation on the DataFrame"
+            f"groupBy(...).{name}() is not supported: use .agg(...) for aggregates and "
+            ".apply(OperatorClass, schema) for everything else"
         )
 
 

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from braided.api.destination import Target, local_path, sink_of
 from braided.api.query import ElasticQuery, retire
 from braided.engine.batch import Engine
-from braided.engine.flow import flow_of
+from braided.engine.flow import AggregateStep, Flow, flow_of
 from braided.engine.sinks import FileSink, Sink
 from braided.engine.staged import MemorySink
 from braided.engine.tick import with_tick
@@ -57,13 +57,14 @@ class StreamWriter:
 
     def outputMode(self, outputMode: str) -> StreamWriter:
         mode = outputMode.lower()
-        if mode == "complete":
+        steps = flow_of([self._stream._node]).steps
+        if mode == "complete" and not any(isinstance(step, AggregateStep) for step in steps):
             raise UnsupportedError(
                 "outputMode('complete') would give out all state in every batch; "
                 "operators give out rows "
                 "as they choose: use 'append' or 'update'"
             )
-        if mode not in ("append", "update"):
+        if mode not in ("append", "update", "complete"):
             raise DefinitionError(f"outputMode is {outputMode!r}; it takes 'append' or 'update'")
         self._mode = mode
         return self
@@ -176,6 +177,7 @@ class StreamWriter:
                 if name not in _query_options(self._options)
             },
             function=self._function,
+            complete=self._mode == "complete",
         )
 
 
@@ -191,7 +193,9 @@ def start(*writers: StreamWriter) -> ElasticQuery:
     for writer in writers:
         if not isinstance(writer, StreamWriter):
             raise DefinitionError(f"start takes stream.writeStream..., not {writer!r}")
-    flow = flow_of([writer._stream._node for writer in writers])
+    flow = flow_of(
+        [writer._stream._node for writer in writers], [writer._mode for writer in writers]
+    )
     spark = flow.roots[0].source.sparkSession
     options = _merged("option", [_query_options(writer._options) for writer in writers])
     trigger = _merged("trigger", [writer._trigger for writer in writers])
@@ -215,7 +219,7 @@ def start(*writers: StreamWriter) -> ElasticQuery:
         native = (
             with_tick(engine.source, engine.bell)
             .writeStream.foreachBatch(engine.run)
-            .outputMode(writers[0]._mode)
+            .outputMode(_native_mode(flow))
             .option("checkpointLocation", location)
         )
         if named:
@@ -230,6 +234,12 @@ def start(*writers: StreamWriter) -> ElasticQuery:
         if isinstance(sink, MemorySink):
             sink.show()
     return query
+
+
+def _native_mode(flow: Flow) -> str:
+    """The output mode that Spark is told, which matters to stateful steps of its own upstream."""
+    ours = any(isinstance(step, AggregateStep) for step in flow.steps)
+    return "append" if ours else flow.modes[0]
 
 
 def _check_travels(function: Callable[..., Any]) -> None:

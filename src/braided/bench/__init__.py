@@ -12,4 +12,6 @@ BENCHES = {
     "floor": "braided.bench.floor",
     "rescale": "braided.bench.rescale",
     "state-size": "braided.bench.state_size",
+    "agg": "braided.bench.agg",
+    "scheduler": "braided.bench.scheduler",
 }

@@ -1,8 +1,9 @@
 """Time without output from 4 to 8 channels: rescale() against stop, repartition, start.
 
-Input goes on at a steady rate: one file a trigger, for both sides. Both hand every batch to one
-function, which writes the rows and looks at the clock. A pause is the longest time between
-two outputs less the median one. The native side is a JVM aggregation with RocksDB that is stopped,
+Input goes on at a steady rate: one file a trigger, for both sides. Both write Parquet files, and
+the time of an output is when its rows can be read: Braided's through its file sink, native updates,
+which Spark's file sink does not take, through foreachBatch. A pause is the longest time between two
+outputs less the median one. The native side is a JVM aggregation with RocksDB that is stopped,
 repartitioned by Spark's own offline tool and started again; the control is Braided without a
 rescale. State is loaded before the clock counts.
 """
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +50,7 @@ class Size:
 
 def _sizes(quick: bool) -> tuple[Size, ...]:
     if quick:
-        return tuple(Size(keys, 2_000, 5, 6, 0.5) for keys in (10_000, 1_000_000))
+        return tuple(Size(keys, 2_000, 3, 4, 0.5, 500_000) for keys in (10_000, 1_000_000))
     return tuple(Size(keys, 10_000, 15, 20, 1.0) for keys in (10_000, 1_000_000))
 
 
@@ -62,7 +64,16 @@ class _Observed:
 
     def take(self, df: DataFrame, batch: int) -> None:
         df.write.parquet(f"{self.out}/batch={batch}", mode="overwrite")
-        self.at_s[batch] = time.monotonic()
+        self.at_s[batch] = time.time()
+
+    def see(self, batch: int) -> bool:
+        """Whether a batch is in the log of the file sink; takes down since when."""
+        if batch not in self.at_s:
+            try:
+                self.at_s[batch] = Path(self.out, "_spark_metadata", str(batch)).stat().st_mtime
+            except FileNotFoundError:
+                return False
+        return True
 
     def durations(self, query: Any) -> None:
         for batch in with_data(query.recentProgress):
@@ -75,7 +86,7 @@ class _Observed:
 
     def rows(self, place: Arena) -> DataFrame:
         read = place.spark.read.schema(f"{TOTALS}, batch int").parquet(self.out)
-        return last_per_key(read.drop("batch"))
+        return last_per_key(read.select("k", "n", "s"))
 
 
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
@@ -92,7 +103,7 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
 
 def _warm(place: Arena) -> None:
     """A small run that nobody looks at, so that the first one that counts finds a warm JVM."""
-    size = Size(keys=1_000, rows=1_000, before=4, after=4, interval_s=0.1)
+    size = Size(keys=1_000, rows=1_000, before=3, after=3, interval_s=0.1)
     inputs, first = _inputs(place, size)
     seen = _Observed(place.fresh("out-warm"))
     _braided(place, inputs, size, seen, first + size.before, to=None)
@@ -163,19 +174,21 @@ def _braided(
     place: Arena, inputs: Inputs, size: Size, seen: _Observed, change: int, to: int | None
 ) -> None:
     rows = braided.stream(inputs.stream(place.spark))
-    writer = rows.groupBy("k").apply(Totals, TOTALS).writeStream.foreachBatch(seen.take)
+    writer = rows.groupBy("k").apply(Totals, TOTALS).writeStream.format("parquet")
     query = (
         writer.option("checkpointLocation", place.fresh("checkpoint"))
         .option("braided.channels", _CHANNELS)
         .trigger(processingTime=f"{size.interval_s} seconds")
-        .start()
+        .start(seen.out)
     )
     try:
-        _wait(query, lambda: change - 1 in seen.at_s)
+        _wait(query, lambda: seen.see(change - 1))
         if to is not None:
             query.rescale(to)
         query.processAllAvailable()
         seen.durations(query)
+        for batch in seen.batch_s:
+            seen.see(batch)
         if to is not None and query.routing()["Totals"].channels != to:
             raise RuntimeError(f"the query runs on {query.routing()['Totals'].channels} channels")
     finally:

@@ -13,9 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from braided.control.refine import Move, refine
-from braided.control.table import Loads, RoutingTable
+from braided.control.table import Loads, RoutingTable, Slots
 
-__all__ = ["THETA", "channel_loads", "checked_load", "imbalance", "rebalance"]
+__all__ = [
+    "THETA",
+    "balancing_moves",
+    "channel_loads",
+    "checked_load",
+    "imbalance",
+    "rebalance",
+]
 
 THETA = 1.2
 
@@ -37,22 +44,39 @@ def rebalance(
     if not theta >= 1:
         raise ValueError(f"theta is the imbalance to tolerate, at least 1, not {theta}")
     weights = checked_load(table, load)
-    loads = channel_loads(table, weights)
-    target = theta * float(loads.mean())
-    if loads.max() <= target:
-        return table
+    made = balancing_moves(table.slots, weights, table.channels, theta, max_moves)
+    return table.next(_moved(table.slots, made)) if made else table
+
+
+def balancing_moves(
+    slots: Slots,
+    weights: Loads,
+    channels: int,
+    theta: float,
+    max_moves: int | None = None,
+    goal: float | None = None,
+) -> Sequence[Move]:
+    """The moves that `rebalance` makes, in order; on to δ ≤ goal, once δ > theta, if given.
+
+    Nothing is checked.
+    """
+    loads = np.bincount(slots, weights=weights, minlength=channels).astype(np.float64)
+    mean = float(loads.mean())
+    if loads.max() <= theta * mean:
+        return ()
+    target = (theta if goal is None else goal) * mean
     # Without a limit, one that a run does not come near: nothing here goes on for ever.
     limit = 4 * weights.size if max_moves is None else max_moves
-    everyone = range(table.channels)
+    everyone = range(channels)
     made: list[Move] = []
-    for move in refine(table.slots, weights, loads, everyone, everyone):
+    for move in refine(slots, weights, loads, everyone, everyone):
         # Below a channel that is stuck, evening out the others does not lower δ.
         if move.peak <= max(target, move.stuck):
             break
         if len(made) == limit:
-            return _moved(table, made)
+            return made
         made.append(move)
-    return _moved(table, _worthwhile(table, weights, made))
+    return _worthwhile(slots, weights, loads, made)
 
 
 def channel_loads(table: RoutingTable, load: Loads) -> Loads:
@@ -70,17 +94,24 @@ def checked_load(table: RoutingTable, load: npt.ArrayLike) -> Loads:
     return weights
 
 
-def _worthwhile(table: RoutingTable, weights: Loads, made: Sequence[Move]) -> Sequence[Move]:
+def _worthwhile(slots: Slots, weights: Loads, loads: Loads, made: Sequence[Move]) -> Sequence[Move]:
     """The moves without those at the end that did not lower the peak: its twin was stuck."""
     if not made:
         return made
-    peak = float(channel_loads(_moved(table, made), weights).max())
+    after = loads.copy()
+    at = {move.slot: int(slots[move.slot]) for move in made}
+    for move in made:
+        weight = weights[move.slot]
+        after[at[move.slot]] -= weight
+        after[move.channel] += weight
+        at[move.slot] = move.channel
+    peak = float(after.max())
     # Sums in another order round in another way: better by that only is not better.
     return [move for move in made if move.peak > peak * (1 + 1e-9)]
 
 
-def _moved(table: RoutingTable, made: Sequence[Move]) -> RoutingTable:
-    slots = table.slots.copy()
+def _moved(before: Slots, made: Sequence[Move]) -> Slots:
+    slots = before.copy()
     for move in made:
         slots[move.slot] = move.channel
-    return table.next(slots)
+    return slots

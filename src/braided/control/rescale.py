@@ -18,7 +18,7 @@ from braided.control.balance import checked_load
 from braided.control.refine import refine
 from braided.control.table import Loads, RoutingTable, Slots
 
-__all__ = ["rescale"]
+__all__ = ["rehomed", "rescale"]
 
 # Nearer than this, evening out moves many light slots for nothing one could measure.
 _NEAR = 1.02
@@ -31,8 +31,9 @@ def rescale(table: RoutingTable, channels: int, load: npt.ArrayLike | None = Non
     weights = checked_load(table, np.zeros(table.slots.size) if load is None else load)
     if channels == table.channels:
         return table
-    place = _grow if channels > table.channels else _shrink
-    return table.next(place(table, channels, weights), channels)
+    if channels > table.channels:
+        return table.next(_grow(table, channels, weights), channels)
+    return table.next(rehomed(table.slots, channels, weights), channels)
 
 
 def _grow(table: RoutingTable, channels: int, weights: Loads) -> Slots:
@@ -50,8 +51,9 @@ def _grow(table: RoutingTable, channels: int, weights: Loads) -> Slots:
     return slots
 
 
-def _shrink(table: RoutingTable, channels: int, weights: Loads) -> Slots:
-    slots = table.slots.copy()
+def rehomed(before: Slots, channels: int, weights: Loads) -> Slots:
+    """Every slot on one of the channels below `channels`; only those move that are on none."""
+    slots = before.copy()
     homeless = np.flatnonzero(slots >= channels)
     homeless = homeless[np.lexsort((homeless, -weights[homeless]))]
     busy = np.count_nonzero(weights[homeless])

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 )
 
 from braided import failpoints
+from braided.api.operator import state_codec
 from braided.control.measure import SlotLoads
 from braided.control.table import RoutingTable, moves
 from braided.engine import checkpoint
@@ -34,14 +35,15 @@ from braided.engine.checkpoint import BatchTimes, SparkLog
 from braided.engine.commands import Commands
 from braided.engine.commit import Outcome, manifest_of
 from braided.engine.failure import from_worker, is_interrupt, is_lost_worker
-from braided.engine.flow import Flow
+from braided.engine.flow import AggregateStep, Flow, OperatorStep
 from braided.engine.gate import Gate, Stopped
+from braided.engine.initial import Imported, write_initial
 from braided.engine.inputs import Inputs
+from braided.engine.place import Place
 from braided.engine.plan import FlowPlan
 from braided.engine.progress import ProgressLog, Steps, section
 from braided.engine.reports import ChannelReport, ReportBox
 from braided.engine.sinks import Sink, Sitting
-from braided.engine.stage import Place
 from braided.engine.task import BatchSpec, import_task
 from braided.engine.tick import Bell
 from braided.errors import (
@@ -121,6 +123,7 @@ class Engine:
             self.options.order_preserving,
             self._place(),
             self._box.accumulator,
+            self.options.on_error == "divert",
         )
         self._metas = metas
         self.tables: dict[str, RoutingTable] = {}
@@ -141,10 +144,15 @@ class Engine:
         self._configured = False
         self._published: tuple[Prepared, ...] = ()
         # A stop may have come between a batch and the one that its watermark asked for.
-        self._ring(rows=0 if started.fresh else 1)
+        self._ring(had_input=not started.fresh)
 
     def _fit(self) -> dict[str, OperatorMeta]:
         """The operators as the checkpoint knows them, or will from now on."""
+        codecs = {
+            step.name: state_codec(step.operator)
+            for step in self.flow.steps
+            if isinstance(step, OperatorStep)
+        }
         metas = {
             step.name: OperatorMeta(
                 ordinal=0,
@@ -152,11 +160,12 @@ class Engine:
                 key=step.key_schema.simpleString(),
                 state=step.state,
                 codec=step.codec,
+                time_mode=step.time_mode,
             )
             for step in self.flow.steps
         }
         asked = self.options.slots if "slots" in self.options.given else None
-        return checkpoint.fit(self.view, metas, asked)
+        return checkpoint.fit(self.view, metas, codecs, asked)
 
     def _place(self) -> Place:
         base = self.options.cache_dir or self._spark.conf.get("spark.local.dir", None)
@@ -248,7 +257,7 @@ class Engine:
                     f"for {output.sink}: start the query once more with the sink it had"
                 )
         self._publish(df.sparkSession, batch, manifest.outputs)
-        self._ring(rows=1)
+        self._ring(had_input=True)
         self.progress.add(batch, {"batchId": batch, "redelivered": True, "operators": {}})
 
     # -- process ---------------------------------------------------------------------------
@@ -262,6 +271,7 @@ class Engine:
         cut: int | None,
         steps: Steps,
     ) -> Outcome:
+        initial = self._initial(batch)
         due = self._due(tables, times)
         channels = {name: table.channels for name, table in tables.items()}
         for attempt in range(1, TRIES + 1):
@@ -271,8 +281,11 @@ class Engine:
                 batch=batch,
                 batch_time_ms=times.batch_time_ms,
                 watermark_ms=times.watermark_ms,
+                late_watermark_ms=self._late_watermark_ms,
                 due=due,
                 cut=cut,
+                initial={name: start.runs for name, start in initial.items()},
+                failpoint=failpoints.armed(),
             )
             try:
                 outputs, fed_back = self._prepare(df, spec, tables, steps)
@@ -296,6 +309,7 @@ class Engine:
             reports=reports,
             outputs=outputs,
             fed_back=fed_back,
+            initial=initial,
         )
 
     def _prepare(
@@ -330,6 +344,30 @@ class Engine:
             frames.close()
         return tuple(outputs), fed_back
 
+    def _initial(self, batch: int) -> dict[str, Imported]:
+        """Writes what operators that are new to the checkpoint start with."""
+        return {
+            step.name: write_initial(
+                step.initial,
+                step.operator,
+                step.name,
+                step.key_schema,
+                self._metas[step.name],
+                self._files.root,
+                batch,
+            )
+            for step in self._new_steps()
+            if step.initial is not None
+        }
+
+    def _new_steps(self) -> list[OperatorStep]:
+        """Operators that the checkpoint does not know yet."""
+        return [
+            step
+            for step in self.flow.steps
+            if isinstance(step, OperatorStep) and step.name not in self.view.operators
+        ]
+
     def _due(
         self, tables: Mapping[str, RoutingTable], times: BatchTimes
     ) -> dict[str, dict[int, list[int]]]:
@@ -337,6 +375,9 @@ class Engine:
         found: dict[str, dict[int, list[int]]] = {}
         for step in self.flow.steps:
             known = self.view.operators.get(step.name)
+            if isinstance(step, AggregateStep) and step.mode == "complete":
+                found[step.name] = _all_slots(tables[step.name])
+                continue
             if known is None or not known.due or not step.fires:
                 continue
             now_ms = times.watermark_ms if step.time_mode == "EventTime" else times.batch_time_ms
@@ -377,7 +418,7 @@ class Engine:
         self.commands.done(self.tables)
         for name, reports in outcome.reports.items():
             self._measure(name, reports)
-        self._ring(rows=sum(r.rows_in for rs in outcome.reports.values() for r in rs))
+        self._ring(self._log.had_input(outcome.batch))
         self._collector.collect(self.view.batch)
         loads = {name: self._load_of(name) for name in self.tables}
         return section(self.view, self.tables, outcome.reports, moved, loads, steps)
@@ -395,10 +436,10 @@ class Engine:
     def _load_of(self, name: str) -> Any:
         return self._loads[name].load()
 
-    def _ring(self, rows: int) -> None:
+    def _ring(self, had_input: bool) -> None:
         """Asks for a batch without input if there is something to do."""
         due_ms: int | None = None
-        need = bool(self.view.carry)
+        need = bool(self.view.carry) or any(s.initial is not None for s in self._new_steps())
         for step in self.flow.steps:
             known = self.view.operators.get(step.name)
             if known is None or not known.due or not step.fires:
@@ -406,8 +447,9 @@ class Engine:
             first = min(known.due.values())
             if step.time_mode != "EventTime":
                 due_ms = first if due_ms is None else min(due_ms, first)
-            elif rows or first <= self._late_watermark_ms:
-                # The rows may have moved the watermark, which only the next batch knows.
+            elif had_input or first <= self._late_watermark_ms:
+                # Rows may have moved the watermark, also such as never came here, and only the
+                # next batch knows.
                 need = True
         if need:
             self.bell.ring()
@@ -421,10 +463,18 @@ class Engine:
             spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "false")
             spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(CHUNK_ROWS))
             # To weigh each row costs a tenth of the batch; rows of fixed width need no weighing.
-            bounded = all(_is_narrow(step.input) for step in self.flow.steps)
+            bounded = all(_is_narrow(step.arriving) for step in self.flow.steps)
             most = 2**31 - 1 if bounded else CHUNK_BYTES
             spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(most))
             self._configured = True
+
+
+def _all_slots(table: RoutingTable) -> dict[int, list[int]]:
+    """Every slot of a table, by channel."""
+    return {
+        channel: np.flatnonzero(table.slots == channel).tolist()
+        for channel in range(table.channels)
+    }
 
 
 def _sink_names(sinks: Sequence[Sink]) -> list[str]:

@@ -10,9 +10,11 @@ from pathlib import Path
 import msgspec
 
 from braided.errors import CheckpointCorruptError, CheckpointMismatchError
+from braided.state.codec import StateCodec
 from braided.state.files import UNREADABLE, Files
 from braided.state.manifest import OperatorMeta, View
 from braided.state.manifests import Manifests
+from braided.state.oldrecords import evolve
 
 __all__ = ["BatchTimes", "SparkLog", "Started", "fit", "open_view"]
 
@@ -52,6 +54,19 @@ class SparkLog:
                 f"Spark's offsets of batch {batch} ({path}): {error}"
             ) from None
         return BatchTimes(found.batchTimestampMs, found.batchWatermarkMs)
+
+    def had_input(self, batch: int) -> bool:
+        """Whether a batch took anything in; True where that can't be told any more."""
+        before, after = (self._positions(number) for number in (batch - 1, batch))
+        return before is None or before != after
+
+    def _positions(self, batch: int) -> list[str] | None:
+        """Where the sources are, but for the tick, which is the last of them."""
+        try:
+            text = (self._checkpoint / "offsets" / str(batch)).read_text()
+        except OSError:
+            return None
+        return text.strip("\n").split("\n")[2:-1]
 
     def _newest(self, directory: str) -> int | None:
         where = self._checkpoint / directory
@@ -95,9 +110,12 @@ def open_view(manifests: Manifests, log: SparkLog, location: str) -> Started:
 
 
 def fit(
-    view: View, metas: Mapping[str, OperatorMeta], slots_given: int | None
+    view: View,
+    metas: Mapping[str, OperatorMeta],
+    codecs: Mapping[str, StateCodec],
+    slots_given: int | None,
 ) -> dict[str, OperatorMeta]:
-    """The operators as the checkpoint knows them; refuses a flow that does not continue it."""
+    """The operators as the checkpoint is to know them; refuses a flow that does not continue it."""
     gone = [name for name in view.operators if name not in metas]
     if gone:
         raise CheckpointMismatchError(
@@ -122,9 +140,15 @@ def fit(
                 f"{slots_given}: the number is fixed at the first start. Leave the option out, or "
                 "use a new checkpointLocation"
             )
+        if kept.time_mode != meta.time_mode:
+            raise CheckpointMismatchError(
+                f"operator {name!r} has timeMode={kept.time_mode!r} in this checkpoint and is now "
+                f"given {meta.time_mode!r}: its timers were set by the one clock and would "
+                "all fire at once, or never, by the other. Change it back, or use a new "
+                "checkpointLocation"
+            )
         for what, old, new in (
             ("key columns", kept.key, meta.key),
-            ("state fields", kept.state, meta.state),
             ("state encoding", kept.codec, meta.codec),
         ):
             if old != new:
@@ -134,7 +158,17 @@ def fit(
                     "another name, or "
                     "use a new checkpointLocation"
                 )
-        fitted[name] = kept
+        if name not in codecs:
+            if kept.state != meta.state:
+                raise CheckpointMismatchError(
+                    f"the aggregates of {name!r} do not fit the state in this checkpoint: they "
+                    f"were {kept.state} and are now {meta.state}. Change them back, give them "
+                    "another name, or use a new checkpointLocation"
+                )
+            fitted[name] = kept
+            continue
+        *earlier, state = evolve(codecs[name], name, kept.history)
+        fitted[name] = msgspec.structs.replace(kept, state=state, earlier=tuple(earlier))
     return fitted
 
 

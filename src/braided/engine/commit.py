@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from braided.control.table import RoutingTable
+from braided.engine.initial import Imported
 from braided.engine.reports import ChannelReport
 from braided.state.manifest import (
     CarryFile,
@@ -40,6 +41,8 @@ class Outcome:
     reports: Mapping[str, list[ChannelReport]]
     outputs: tuple[Prepared, ...]
     fed_back: list[CarryFile]
+    initial: Mapping[str, Imported]
+    """What operators in their first batch started with."""
 
 
 def manifest_of(outcome: Outcome, view: View, flow: str, writer: str, full: bool) -> Manifest:
@@ -59,6 +62,7 @@ def manifest_of(outcome: Outcome, view: View, flow: str, writer: str, full: bool
         operators=operators,
         outputs=outcome.outputs,
         carry=tuple(carry),
+        dead=tuple(r.dead for rs in outcome.reports.values() for r in rs if r.dead is not None),
     )
     return to_full(view, delta) if full or view.batch < 0 else delta
 
@@ -70,15 +74,20 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
     snaps = [report.snap for report in reports if report.snap is not None]
     logs = [report.log for report in reports if report.log is not None]
     slots = [slot for report in reports for slot in report.slots]
-    known = {} if before is None else before.due
+    # State that it starts with comes before all that the batch did to it.
+    start = outcome.initial.get(name, Imported())
+    known = start.due if before is None else before.due
+    keys, size = (start.keys, start.bytes) if before is None else (before.keys, before.bytes)
+    due: dict[int, int | None] = {**start.due}
+    due |= {s.slot: s.due_ms for s in slots if s.due_ms != known.get(s.slot)}
     return OperatorPart(
         channels=table.channels,
-        meta=outcome.metas[name] if before is None else None,
+        meta=outcome.metas[name] if before is None or before.meta != outcome.metas[name] else None,
         table=encode_table(table.slots) if changed else None,
         epoch=table.epoch,
-        runs=(*snaps, *logs),
-        new=len(snaps) + len(logs),
-        due={s.slot: s.due_ms for s in slots if s.due_ms != known.get(s.slot)},
-        keys=(0 if before is None else before.keys) + sum(s.keys for s in slots),
-        bytes=(0 if before is None else before.bytes) + sum(s.bytes for s in slots),
+        runs=(*start.runs, *snaps, *logs),
+        new=len(start.runs) + len(snaps) + len(logs),
+        due=due,
+        keys=keys + sum(s.keys for s in slots),
+        bytes=size + sum(s.bytes for s in slots),
     )

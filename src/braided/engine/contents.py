@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from braided.api.operator import Operator, state_codec
 from braided.engine.checkpoint import braided_files
+from braided.engine.rows import RowFactory
 from braided.state.keys import KeyCodec, unwrap
 from braided.state.manifests import Manifests
 from braided.state.slots import ChannelState, Limits
@@ -40,18 +41,19 @@ def state_of(
     view = manifests.view_at(newest_batch(checkpoint)).operators.get(name)
     if view is None:
         return {}
-    keys = KeyCodec(to_arrow_schema(key, timezone="UTC"))
-    codec, op = state_codec(operator), operator()
+    keys, rows = KeyCodec(to_arrow_schema(key, timezone="UTC")), RowFactory(key)
+    codec, op = state_codec(operator).at(view.meta.history), operator()
     state = ChannelState(files, None, name, view, Limits())
     slots = range(view.meta.slots)
     state.prepare(slots)
-    found = {}
+    places, fields = [], []
     for number in slots:
         for suffix, raw in state.slot(number).scan(b""):
             if suffix[:1] not in _RECORDS:
                 continue  # a timer
             place, record = unwrap(suffix, raw)
             codec.load(op, record)
-            found[keys.decode(place)] = {f.name: getattr(op, f.name) for f in codec.fields}
+            places.append(place)
+            fields.append({f.name: getattr(op, f.name) for f in codec.fields})
     state.close()
-    return found
+    return dict(zip(rows.rows_of(keys.decode_batch(places)), fields, strict=True))

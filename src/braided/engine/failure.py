@@ -16,7 +16,14 @@ import pyarrow as pa
 from braided import errors
 from braided.errors import BatchError, BraidedError, OperatorError
 
-__all__ = ["from_worker", "is_interrupt", "is_lost_worker", "operator_failure", "to_text"]
+__all__ = [
+    "diverted",
+    "from_worker",
+    "is_interrupt",
+    "is_lost_worker",
+    "operator_failure",
+    "to_text",
+]
 
 _LONGEST = 500
 _MARK = re.compile(r"braided-error (\{.*\})$", re.MULTILINE)
@@ -41,21 +48,30 @@ def operator_failure(
     """User code raised: says where, with what, and shows the user's own lines of the traceback."""
     if isinstance(row, pa.Table):
         row = f"{row.num_rows} rows, the first {row.slice(0, 1).to_pylist()}"
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.endswith("/braided/api/managed.py")
-        and "/braided/engine/" not in frame.filename
-    ]
-    lines = "".join(traceback.format_list(frames)).rstrip()
     return OperatorError(
         f"operator {operator!r} raised {type(error).__name__}: {_short(error)}\n"
         + (f"  {advice}\n" if advice else "")
         + f"  key:   {_short(key)}\n"
         f"  row:   {_short(row)}\n"
         f"  batch: {batch}, which is not committed: fix the operator and start the query again\n"
-        f"{lines}"
+        f"{_user_lines(error)}"
     )
+
+
+def diverted(error: Exception) -> str:
+    """An error as the dead letters tell it."""
+    said = f"{type(error).__name__}: {_short(error)}"
+    return "\n".join(filter(None, (said, _user_lines(error))))
+
+
+def _user_lines(error: Exception) -> str:
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.endswith("/braided/api/managed.py")
+        and "/braided/engine/" not in frame.filename
+    ]
+    return "".join(traceback.format_list(frames)).rstrip()
 
 
 def _short(value: Any) -> str:

@@ -23,15 +23,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from braided.api.operator import Operator, state_codec
+from braided.engine.aggregation import Aggregation
 from braided.engine.route import Keys
 from braided.engine.stateless import Stateless
 from braided.errors import DefinitionError, UnsupportedError
 
 __all__ = [
+    "AggregateStep",
     "Fed",
     "Flow",
     "Input",
     "Keyed",
+    "KeyedStep",
     "Mapped",
     "Node",
     "OperatorStep",
@@ -56,10 +59,17 @@ class OperatorStep:
     time_mode: str
     sides: tuple[StructType, ...] = ()
     """The rows of each input, where there are two."""
+    initial: DataFrame | None = None
+    """The state that it starts with, where the checkpoint has none of it."""
 
     @property
     def label(self) -> str:
         return self.operator.__name__
+
+    @property
+    def arriving(self) -> StructType:
+        """The columns of the rows that its tasks get."""
+        return self.input
 
     @property
     def state(self) -> str:
@@ -80,6 +90,60 @@ class OperatorStep:
     def drops_late_rows(self) -> bool:
         """Whether rows behind the watermark are dropped before they reach it."""
         return self.time_mode == "EventTime"
+
+
+@dataclass(frozen=True)
+class AggregateStep:
+    """What a keyed aggregation is, wherever it stands in a flow."""
+
+    name: str
+    aggregation: Aggregation
+    input: StructType
+    mode: str = "append"
+    """Spark's output mode."""
+    drops_late_rows: bool = False
+    """Never: what is late goes by the window and not by the row."""
+
+    @property
+    def label(self) -> str:
+        return "agg"
+
+    @property
+    def arriving(self) -> StructType:
+        fields = self.aggregation.columns.fields
+        # A window is two columns as far as its width goes.
+        inner = [f.dataType.fields if isinstance(f.dataType, StructType) else [f] for f in fields]
+        return StructType([field for columns in inner for field in columns])
+
+    @property
+    def key_schema(self) -> StructType:
+        return self.aggregation.key
+
+    @property
+    def output(self) -> StructType:
+        return self.aggregation.output
+
+    @property
+    def time_mode(self) -> str:
+        return "ProcessingTime" if self.aggregation.event_time is None else "EventTime"
+
+    @property
+    def state(self) -> str:
+        width = len(self.aggregation.groups)
+        kinds = [f.dataType.simpleString() for f in self.aggregation.columns.fields[width:]]
+        rules = [f"{part.rule} {part.name}" for part in self.aggregation.parts]
+        return f"{', '.join(rules)}: {', '.join(kinds)}"
+
+    @property
+    def codec(self) -> str:
+        return "columns-1"
+
+    @property
+    def fires(self) -> bool:
+        return self.time_mode == "EventTime" and self.mode != "complete"
+
+
+KeyedStep = OperatorStep | AggregateStep
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +192,7 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class Keyed:
-    step: OperatorStep
+    step: KeyedStep
     sides: tuple[Side, ...]
 
 
@@ -157,10 +221,47 @@ class Flow:
     """Upstream first."""
     feeds: tuple[tuple[Fed, Keyed], ...]
     """Rows that go back, and where to."""
+    modes: tuple[str, ...] = ()
+    """Spark's output mode for each end."""
 
     @property
-    def steps(self) -> tuple[OperatorStep, ...]:
-        return tuple(node.step for node in self.keyed)
+    def steps(self) -> tuple[KeyedStep, ...]:
+        return tuple(map(self.step, self.keyed))
+
+    def step(self, node: Keyed) -> KeyedStep:
+        """What a node does, in the output mode of the sinks that it leads to."""
+        return self._steps[node]
+
+    @cached_property
+    def _steps(self) -> dict[Keyed, KeyedStep]:
+        modes: dict[Node, set[str]] = {}
+        for end, mode in zip(self.ends, self.modes, strict=False):
+            for node in _sorted([end], self.parents):
+                modes.setdefault(node, set()).add(mode)
+        return {node: self._in_mode(node, modes.get(node, set())) for node in self.keyed}
+
+    def _in_mode(self, node: Keyed, modes: set[str]) -> KeyedStep:
+        step = node.step
+        if not isinstance(step, AggregateStep) or not modes:
+            return step
+        if len(modes) > 1:
+            raise DefinitionError(
+                f"{step.name!r} leads to sinks with outputMode {' and '.join(sorted(modes))}; "
+                "its results come in one mode"
+            )
+        (mode,) = modes
+        if mode == "append" and step.aggregation.event_time is None:
+            raise UnsupportedError(
+                f"outputMode('append') gives out a result of {step.name!r} when it can't "
+                "change any more, which only a watermark tells: use withWatermark and group "
+                "by a window of that column, or outputMode('update')"
+            )
+        if mode == "complete" and node in self.before_keyed:
+            raise UnsupportedError(
+                f"outputMode('complete') with a keyed step after {step.name!r}: it would get "
+                "all results anew in every batch. Use 'update'"
+            )
+        return replace(step, mode=mode)
 
     def parents(self, node: Node) -> tuple[Node, ...]:
         """What a node is made from in each batch."""
@@ -212,14 +313,14 @@ class Flow:
                 )
 
 
-def flow_of(ends: Iterable[Node]) -> Flow:
-    """The flow that ends there."""
+def flow_of(ends: Iterable[Node], modes: Iterable[str] = ()) -> Flow:
+    """The flow that ends there, with an output mode for each end."""
     ends = tuple(ends)
     everything = _sorted(ends, _upstream)
     keyed = tuple(node for node in everything if isinstance(node, Keyed))
     _check_names([node.step.name for node in keyed])
     inputs = [node for node in everything if isinstance(node, Input)]
-    flow = Flow(ends, _roots(inputs), keyed, ())
+    flow = Flow(ends, _roots(inputs), keyed, (), tuple(modes))
     feeds = tuple((node, _target(node, flow)) for node in flow.nodes if isinstance(node, Fed))
     flow = replace(flow, feeds=feeds)
     if not any(node.late for node in inputs):
@@ -309,6 +410,11 @@ def _check_rowwise(step: Stateless) -> None:
 
 def _target(fed: Fed, flow: Flow) -> Keyed:
     target = _addressee(fed, flow)
+    if isinstance(target.step, AggregateStep):
+        raise UnsupportedError(
+            f"feedback to the aggregation {target.step.name!r}: it would never end; feed an "
+            "Operator"
+        )
     if target.step.sides:
         raise UnsupportedError(
             f"feedback to {target.step.name!r}, which has two inputs: which one is meant is not "

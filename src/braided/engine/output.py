@@ -22,15 +22,19 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
+    ByteType,
     CalendarIntervalType,
     DataType,
     DateType,
     DayTimeIntervalType,
     DoubleType,
     FloatType,
+    IntegerType,
     IntegralType,
+    LongType,
     MapType,
     Row,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -71,6 +75,7 @@ class OutputEncoder:
             _Column(self, field, arrow.type)
             for field, arrow in zip(schema.fields, self.arrow_schema, strict=True)
         ]
+        self._plain = [_plain_test(field) for field in schema.fields]
         self._known = frozenset(self.names)
         self._nested = any(
             isinstance(f.dataType, ArrayType | MapType | StructType | UserDefinedType)
@@ -106,6 +111,22 @@ class OutputEncoder:
             column.encode(list(map(itemgetter(i), rows))) for i, column in enumerate(self._columns)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+
+    def check(self, rows: Sequence[Any]) -> None:
+        """Raises what `encode` would for these rows. Most are seen to be fine at a glance."""
+        if not all(map(self._is_plain, rows)):
+            self.encode(rows)
+
+    def _is_plain(self, row: Any) -> bool:
+        if isinstance(row, dict):
+            if row.keys() != self._known:
+                return False
+            row = map(row.__getitem__, self.names)
+        elif not isinstance(row, tuple | list) or len(row) != len(self._plain):
+            return False
+        elif isinstance(row, Row):
+            row = self._by_position(row)
+        return all(is_plain(value) for is_plain, value in zip(self._plain, row, strict=True))
 
     def encode_arrow(self, table: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
         """A table or batch with the schema's columns, by name, cast where no value is lost."""
@@ -234,6 +255,27 @@ _EXACT: dict[type[DataType], type] = {
     DateType: date,
     DayTimeIntervalType: timedelta,
 }
+
+
+_BITS = {ByteType: 7, ShortType: 15, IntegerType: 31, LongType: 63}
+
+
+def _plain_test(field: StructField) -> Callable[[Any], bool]:
+    """Whether a value is certain to be encoded; False where only trying tells."""
+    kind, null = field.dataType, field.nullable
+    for integral, bits in _BITS.items():
+        if isinstance(kind, integral):
+            most = (1 << bits) - 1
+            return lambda value: (
+                -most <= value <= most if type(value) is int else null and value is None
+            )
+    if isinstance(kind, StringType):
+        # Text that is not ASCII may have halves of surrogate pairs, which Arrow refuses.
+        return lambda value: value.isascii() if type(value) is str else null and value is None
+    if isinstance(kind, DoubleType | BooleanType):
+        python = float if isinstance(kind, DoubleType) else bool
+        return lambda value: type(value) is python or (null and value is None)
+    return lambda value: False
 
 
 def _converter(kind: DataType) -> Callable[[Any], Any]:

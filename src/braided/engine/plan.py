@@ -15,11 +15,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from braided.control.table import RoutingTable
+from braided.engine.aggregate import AggregateStage
 from braided.engine.carry import read_carry, write_carry
-from braided.engine.flow import Fed, Flow, Input, Keyed, Mapped, Node, United
+from braided.engine.flow import AggregateStep, Fed, Flow, Input, Keyed, Mapped, Node, United
 from braided.engine.inputs import Inputs
+from braided.engine.place import Place
 from braided.engine.route import order_columns, quoted
-from braided.engine.stage import Place, Stage
+from braided.engine.stage import Stage
 from braided.engine.task import BATCH_PROPERTY, BatchSpec
 from braided.engine.twosided import united_sides
 from braided.state.manifest import CarryFile, OperatorMeta
@@ -57,27 +59,32 @@ class FlowPlan:
         ordered: bool,
         place: Place,
         reports: Accumulator[list[bytes]],
+        divert: bool,
     ) -> None:
         self.flow = flow
         self.inputs = inputs
         self.ordered = ordered
         self.place = place
         self.order: dict[Node, int] = {}
-        self.stages: dict[Node, Stage] = {}
+        self.stages: dict[Node, Stage | AggregateStage] = {}
         for node in flow.nodes:
             before = [self.order[parent] for parent in flow.parents(node)]
             if isinstance(node, Keyed):
                 count = before[0] if len(before) == 1 else max(before) + 1
                 name = node.step.name
-                self.stages[node] = Stage(node.step, metas[name], count, place, reports)
+                step = flow.step(node)
+                if isinstance(step, AggregateStep):
+                    self.stages[node] = AggregateStage(step, metas[name], count, place, reports)
+                else:
+                    self.stages[node] = Stage(step, metas[name], count, place, reports, divert)
                 self.order[node] = count + 1
             elif isinstance(node, United):
                 self.order[node] = max(before) + 1
             elif not before:
                 self.order[node] = inputs.order
             else:
-                step = node.step if isinstance(node, Mapped | Input) else None
-                self.order[node] = before[0] if step is None else step.order(before[0])
+                made = node.step if isinstance(node, Mapped | Input) else None
+                self.order[node] = before[0] if made is None else made.order(before[0])
         self.settled = _settled(flow)
 
     def frames(
@@ -216,10 +223,12 @@ class BatchFrames:
         rows = self._input(node)
         frame, admitted = rows.df, rows.admitted
         carried = [file for file in self._carry if file.operator == step.name]
-        if carried:
+        if carried or not admitted:
+            # A task knows its columns by their position.
             own = map(quoted, step.input.names)
-            frame, admitted = rows.with_order(), []
-            frame = frame.selectExpr(*order_columns(rows.order), *own)
+            frame = rows.with_order().selectExpr(*order_columns(rows.order), *own)
+            admitted = []
+        if carried:
             rest = read_carry(frame.sparkSession, plan.place.root, carried, frame.schema)
             # In this order: a task of the operator before knows its channel by its partition.
             frame = frame.union(rest)

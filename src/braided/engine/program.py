@@ -1,6 +1,9 @@
 """An operator as a task needs it: what does not change from batch to batch.
 
 The driver packs it once; every worker process unpacks it once and keeps it by its digest.
+
+Spark ships a broadcast variable with a function when it meets it while it pickles the function.
+Ours are inside bytes that were pickled before, so they travel a second time beside the bytes.
 """
 
 from __future__ import annotations
@@ -10,15 +13,17 @@ import json
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
+from pyspark import Broadcast, SparkContext, cloudpickle
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from braided.api.operator import Operator
 from braided.engine.output import OutputEncoder
 from braided.engine.rows import RowFactory
+from braided.errors import OperatorDefinitionError
 from braided.state.keys import KeyCodec
 
 __all__ = ["PackedProgram", "Program"]
@@ -44,19 +49,26 @@ class Program:
     """The rows of each input, where there are two."""
 
     def pack(self) -> PackedProgram:
-        data: bytes = cloudpickle.dumps(  # type: ignore[no-untyped-call]
-            (
-                self.name,
-                self.operator,
-                self.time_mode,
-                self.input.json(),
-                self.key.json(),
-                self.key_positions,
-                self.output.json(),
-                [side.json() for side in self.sides],
-            )
+        """What travels; refused if the operator refers to something that can't."""
+        parts = (
+            self.name,
+            self.operator,
+            self.time_mode,
+            self.input.json(),
+            self.key.json(),
+            self.key_positions,
+            self.output.json(),
+            [side.json() for side in self.sides],
         )
-        return PackedProgram(data, hashlib.blake2b(data, digest_size=16).hexdigest())
+        try:
+            data, broadcasts = _pickle(parts)
+        except Exception as error:
+            raise OperatorDefinitionError(
+                f"operator {self.name!r} can't be sent to the workers: {error}. It refers to "
+                "something that belongs to this process alone; open such things in onOpen"
+            ) from error
+        digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+        return PackedProgram(data, digest, broadcasts)
 
     @cached_property
     def rows(self) -> RowFactory:
@@ -85,10 +97,11 @@ class Program:
 
 @dataclass(frozen=True)
 class PackedProgram:
-    """What travels: bytes and their digest."""
+    """What travels: bytes, their digest, and the broadcast variables that they refer to."""
 
     data: bytes
     digest: str
+    broadcasts: tuple[Broadcast[Any], ...] = ()
 
     def unpack(self) -> Program:
         program = _unpacked.get(self.digest)
@@ -110,6 +123,23 @@ class PackedProgram:
             if len(_unpacked) > _KEPT:
                 _unpacked.popitem(last=False)
         return program
+
+
+def _pickle(value: Any) -> tuple[bytes, tuple[Broadcast[Any], ...]]:
+    """The bytes of a value and the broadcast variables that were met on the way."""
+    context = SparkContext._active_spark_context
+    if context is None:
+        return cloudpickle.dumps(value), ()  # type: ignore[no-untyped-call]
+    met: Any = context._pickled_broadcast_vars
+    before = tuple(met)
+    met.clear()
+    try:
+        data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+        return data, tuple(met)
+    finally:
+        met.clear()
+        for broadcast in before:
+            met.add(broadcast)
 
 
 def _struct(text: str) -> StructType:

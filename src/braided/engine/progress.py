@@ -73,6 +73,7 @@ def section(
             "epoch": tables[name].epoch,
             "rows": sum(r.rows_in for r in channels),
             "rowsOut": sum(r.rows_out for r in channels),
+            "deadLetters": sum(r.dead.rows for r in channels if r.dead is not None),
             "keysTouched": sum(r.keys_touched for r in channels),
             "keys": after.keys,
             "stateBytes": after.bytes,

@@ -12,7 +12,7 @@ from pyspark import AccumulatorParam, SparkContext
 from pyspark.accumulators import Accumulator
 
 from braided.errors import ChannelMissingError, NondeterministicBatchError
-from braided.state.manifest import CarryFile
+from braided.state.manifest import CarryFile, DeadFile
 from braided.state.runs import RunFile
 
 __all__ = ["ChannelReport", "ReportBox", "SlotReport"]
@@ -51,12 +51,14 @@ class ChannelReport(msgspec.Struct, frozen=True):
     rebuilt: int
     bytes_caught_up: int
     cache_errors: int
+    dead: DeadFile | None = None
 
-    def result(self) -> tuple[str, str, str]:
+    def result(self) -> tuple[str, ...]:
         """Equal for two attempts that did the same."""
         return (
             self.log.digest if self.log else "",
             self.carry.digest if self.carry else "",
+            self.dead.digest if self.dead else "",
             self.output_digest,
         )
 

@@ -162,6 +162,7 @@ class Route:
         self._order = order_columns(order)
         self._sequences: _Sequences | None = None
         key_sql = ", ".join(keys.sql())
+        self._slot = f"int(pmod(xxhash64({key_sql}), {slots}))"
         self._place = (
             f"shiftleft(pmod(xxhash64({key_sql}), {slots}), {PLACE_SHIFT}) | "
             f"shiftrightunsigned(xxhash64({key_sql}), {64 - PLACE_SHIFT}) AS {PLACE}"
@@ -184,14 +185,23 @@ class Route:
         """
         if self._hidden:
             frame = frame.select("*", *self._hidden)
-        placed = frame.selectExpr(*admitted, "*", self._place)
-        routed = placed.repartitionById(table.channels, self._channel_of(table))
+        placed = self.placed(frame, admitted)
+        slot = f"int(shiftright({PLACE}, {PLACE_SHIFT}))"
+        routed = placed.repartitionById(table.channels, self._channel_of(table, slot))
         # The JVM's lists of these columns are made once: to make them takes a call per column.
         if self._sequences is None:
             self._sequences = self._make_sequences(frame.sparkSession.sparkContext)
         lists = self._sequences
         arranged = routed._jdf.sortWithinPartitions(lists.by_age if aged else lists.by_sequence)
         return DataFrame(arranged if keep_order else arranged.drop(lists.order), frame.sparkSession)
+
+    def placed(self, frame: DataFrame, admitted: Sequence[str] = ()) -> DataFrame:
+        """The rows with the place of their key."""
+        return frame.selectExpr(*admitted, "*", self._place)
+
+    def exchanged(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
+        """One partition per channel, in no order and with no columns but the frame's own."""
+        return frame.repartitionById(table.channels, self._channel_of(table, self._slot))
 
     def _make_sequences(self, context: SparkContext) -> _Sequences:
         # Not by the key itself: its hash is in the place, and if two keys of one place (one pair in
@@ -203,10 +213,9 @@ class Route:
             order=_to_seq(context, self._order),
         )
 
-    def _channel_of(self, table: RoutingTable) -> Column:
+    def _channel_of(self, table: RoutingTable, slot: str) -> Column:
         # One literal array: a `lit` per slot would cost a call into the JVM each.
         if self._table is not table or self._channel is None:
             owners = ",".join(map(str, table.slots.tolist()))
-            slot = f"int(shiftright({PLACE}, {PLACE_SHIFT}))"
             self._table, self._channel = table, F.expr(f"element_at(array({owners}), {slot} + 1)")
         return self._channel

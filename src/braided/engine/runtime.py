@@ -32,9 +32,14 @@ class OperatorRuntime:
     """Timers (ms) that the key closed last had before and has no longer."""
 
     def __init__(
-        self, operator: type[Operator], batch_time_ms: int, watermark_ms: int | None = None
+        self,
+        operator: type[Operator],
+        batch_time_ms: int,
+        watermark_ms: int | None = None,
+        history: tuple[str, ...] = (),
     ) -> None:
-        self.codec = state_codec(operator)
+        """`history`: the versions that the state's fields had in the checkpoint."""
+        self.codec = state_codec(operator).at(history)
         self.op: Any = operator()  # hooks are the user's, so no type knows them
         self.op.batchTime = as_datetime(batch_time_ms)
         self.op.watermark = None if watermark_ms is None else as_datetime(watermark_ms)
@@ -42,8 +47,24 @@ class OperatorRuntime:
         self._load = self.codec.load
         self._dump = self.codec.dump
         self._fresh = self.codec.fresh
+        self._evolved = self.codec.version > 1
+        self._started = False
         self._raw: bytes | None = None
         self._before: tuple[int, ...] = _NOTHING
+
+    def start(self) -> None:
+        """Have `onOpen` called, if there is one and it was not; before the first key."""
+        if not self._started:
+            if hasattr(self.op, "onOpen"):
+                self.op.opened = self.op.onOpen()
+            self._started = True
+
+    def stop(self) -> None:
+        """Have `onClose` called for what `start` opened."""
+        if self._started:
+            self._started = False
+            if hasattr(self.op, "onClose"):
+                self.op.onClose()
 
     def open(self, key: Row, raw: bytes | None) -> None:
         """Lend the instance to a key with this record (None: a new key)."""
@@ -56,9 +77,9 @@ class OperatorRuntime:
     def close(self) -> bytes | None:
         """The key's record as it is now; None if the key has none.
 
-        The very object given to `open` when nothing changed. A key without a record gets
-        none as long as it is as new: fields at their defaults and no timers. The same holds after
-        `forget()`.
+        The very object given to `open` when nothing changed, also one of an earlier version. A key
+        without a record gets none as long as it is as new: fields at their defaults and no timers.
+        The same holds after `forget()`.
         """
         op = self.op
         timers = op._timers
@@ -76,7 +97,32 @@ class OperatorRuntime:
             raw = None
         if record == raw:
             return raw
+        # Of all this only the first word costs anything before fields have changed.
+        if (
+            self._evolved
+            and raw is not None
+            and raw[0] != record[0]
+            and self.codec.is_unchanged(raw, record)
+        ):
+            return raw
         return None if raw is None and record == self._fresh else record
+
+    def save(self) -> tuple[bytes | None, bool]:
+        """The open key as it is now, for `restore`; raises StateValueError as `close` does."""
+        op = self.op
+        timers = op._timers
+        return self._dump(op, tuple(sorted(timers)) if timers else _NOTHING), op._forgotten
+
+    def saved_at_open(self) -> tuple[bytes | None, bool]:
+        """What `save` would have said of the key when it was opened."""
+        return self._raw, False
+
+    def restore(self, saved: tuple[bytes | None, bool]) -> None:
+        """Makes the open key what it was, fields and timers."""
+        op = self.op
+        raw, op._forgotten = saved
+        timers = self._load(op, raw)
+        op._timers = set(timers) if timers else None
 
     def fire(self, ms: int) -> Any:
         """Call `onTimer` for a timer of the open key, which is then no longer pending.
@@ -112,5 +158,11 @@ class OperatorRuntime:
             return (
                 f"state is kept in annotated fields: declare `{field}: <type> = <default>` "
                 f"in class {name}"
+            )
+        found = re.search(rf"'{re.escape(name)}' object attribute '(\w+)' is read-only", str(error))
+        if isinstance(error, AttributeError) and found:
+            return (
+                f"{found[1]} belongs to the class and is the same for every key: what changes is "
+                "kept in a field, annotated with its type alone"
             )
         return None

@@ -7,7 +7,6 @@ again. What does change travels with the job as one local property, `BATCH_PROPE
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,24 +19,13 @@ from pyspark.util import PythonEvalType
 
 from braided.control.table import RoutingTable
 from braided.engine.flow import OperatorStep
+from braided.engine.place import Place
 from braided.engine.program import PackedProgram, Program
 from braided.engine.route import PLACE, Route, order_columns, quoted
 from braided.engine.task import ChannelTask, TaskSpec
-from braided.errors import OperatorDefinitionError
 from braided.state.manifest import OperatorMeta
-from braided.state.slots import Limits
 
-__all__ = ["Place", "Stage"]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a query's state is."""
-
-    flow: str
-    root: str
-    cache: str
-    limits: Limits
+__all__ = ["Stage"]
 
 
 class Stage:
@@ -50,6 +38,7 @@ class Stage:
         order: int,
         place: Place,
         reports: Accumulator[list[bytes]],
+        divert: bool,
     ) -> None:
         self.step = step
         self.meta = meta
@@ -58,6 +47,7 @@ class Stage:
         self.route = Route(step.keys, meta.slots, order)
         self._place = place
         self._reports = reports
+        self._divert = divert
         self._program = self._pack()
 
     @cached_property
@@ -96,6 +86,7 @@ class Stage:
             limits=place.limits,
             order=self.order,
             keep_order=keep_order,
+            divert=self._divert,
         )
         order = order_columns(self.order) if keep_order else []
         inputs = [*order, *map(quoted, names), *step.keys.hidden_names(), PLACE]
@@ -119,11 +110,4 @@ class Stage:
             output=step.output,
             sides=step.sides,
         )
-        try:
-            return program.pack()
-        except Exception as error:
-            raise OperatorDefinitionError(
-                f"operator {step.name!r} can't be sent to the workers: {error}. It refers "
-                "to something "
-                "that belongs to this process alone; open such things inside the operator"
-            ) from error
+        return program.pack()

@@ -121,8 +121,12 @@ class ConsoleSink(Staged):
 class MemorySink(Staged):
     """A table in the driver's memory, named as the query."""
 
-    def __init__(self, spark: SparkSession, view: str, schema: StructType) -> None:
+    def __init__(
+        self, spark: SparkSession, view: str, schema: StructType, replaced: bool = False
+    ) -> None:
         self._view = view
+        self._replaced = replaced
+        """Whether each batch is all there is, as in complete mode."""
         self._sink, self._table = Jvm(spark).memory_sink(schema.json())
 
     def show(self) -> None:
@@ -130,7 +134,7 @@ class MemorySink(Staged):
         self._table.createOrReplaceTempView(self._view)
 
     def hand_over(self, batch: int, rows: DataFrame) -> None:
-        self._sink.write(batch, False, rows._jdf.collect())
+        self._sink.write(batch, self._replaced, rows._jdf.collect())
 
 
 class FormatSink(Staged):

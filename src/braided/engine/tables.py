@@ -85,8 +85,8 @@ def find_table(
 
 def _exists(spark: SparkSession, quoted: str) -> bool:
     try:
-        return bool(spark.catalog.tableExists(quoted))
-    except PySparkException:  # there is no such catalog either
+        return spark.catalog.tableExists(quoted)
+    except PySparkException:  # a catalog that has no such names
         return False
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -36,9 +37,18 @@ from braided.state.files import Files
 from braided.state.keys import record_key, timer_bound, timer_key, timer_parts, unwrap, wrap
 from braided.state.manifest import OperatorMeta, OperatorView
 from braided.state.manifests import Manifests
+from braided.state.runs import RunFile
 from braided.state.slots import ChannelState, Limits, SlotState
 
-__all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelTask", "TaskSpec", "import_task"]
+__all__ = [
+    "BATCH_PROPERTY",
+    "BatchSpec",
+    "ChannelRun",
+    "ChannelTask",
+    "TaskSpec",
+    "import_task",
+    "run_of",
+]
 
 OUTPUT_ROWS = 8192
 """Rows per Arrow chunk that a task gives away."""
@@ -50,6 +60,8 @@ _ARROW = (pa.Table, pa.RecordBatch)
 
 BATCH_PROPERTY = "braided.batch"
 
+log = logging.getLogger("braided")
+
 
 class BatchSpec(msgspec.Struct, frozen=True):
     """What is particular to one try of one batch. Travels as a local property of the job."""
@@ -59,10 +71,16 @@ class BatchSpec(msgspec.Struct, frozen=True):
     batch: int
     batch_time_ms: int
     watermark_ms: int
+    late_watermark_ms: int
+    """The watermark of the batch before, by which rows are late."""
     due: dict[str, dict[int, list[int]]]
     """Slots with a timer that is due, by operator and channel."""
     cut: int | None
     """Rows for each channel to process; the rest is carried."""
+    initial: dict[str, tuple[RunFile, ...]] = {}
+    """State that operators in their first batch start with."""
+    failpoint: str = ""
+    """Where a test wants a task to fail."""
 
     def encode(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -81,12 +99,14 @@ class TaskSpec:
     flow: str
     root: str
     cache: str
-    """Where each host keeps its caches."""
+    """Where each host keeps its caches; empty for none."""
     limits: Limits
     order: int
     """How many order columns the input has."""
     keep_order: bool
     """Whether they came along, and the output needs them."""
+    divert: bool = False
+    """Whether a row whose operator raises goes to the dead letters."""
 
 
 class ChannelTask:
@@ -101,36 +121,50 @@ class ChannelTask:
         assert context is not None
         settle()
         batch = BatchSpec.decode(context.getLocalProperty(BATCH_PROPERTY) or "")
+        failpoints.arm(batch.failpoint)
         try:
-            run = _Run(self._spec, batch, context.partitionId())
-            for chunk in run.process(chunks):
-                begun_ns = perf_counter_ns()
-                yield chunk
-                run.waited_ns += perf_counter_ns() - begun_ns
+            run = run_of(self._spec)(
+                self._spec, self._spec.program.unpack(), batch, context.partitionId()
+            )
+            try:
+                for chunk in run.process(chunks):
+                    begun_ns = perf_counter_ns()
+                    yield chunk
+                    run.waited_ns += perf_counter_ns() - begun_ns
+            except BaseException:
+                run.abandon()
+                raise
             report = run.finish()
         except BraidedError as error:
             raise RuntimeError(to_text(error)) from None
         self._reports.add([ReportBox.encode(batch.token, report)])
 
 
-class _Run:
-    def __init__(self, spec: TaskSpec, batch: BatchSpec, channel: int) -> None:
+class ChannelRun:
+    """The task itself, which knows nothing of Spark: Arrow in, Arrow out, a report at the end."""
+
+    def __init__(self, spec: TaskSpec, program: Program, batch: BatchSpec, channel: int) -> None:
         self.spec = spec
         self.batch = batch
         self.channel = channel
-        self.program: Program = spec.program.unpack()
+        self.program = program
         self.runtime = OperatorRuntime(
             self.program.operator,
             batch.batch_time_ms,
             batch.watermark_ms if batch.watermark_ms > 0 else None,
+            spec.meta.history,
         )
         self.files = Files(spec.root)
         view = Manifests(self.files).view_at(batch.batch - 1, spec.flow)
+        known = view.operators.get(self.program.name)
+        if known is None:
+            runs = batch.initial.get(self.program.name, ())
+            known = OperatorView.empty(spec.meta).starting_with(runs)
         self.state = ChannelState(
             self.files,
-            Cache(host_directory(Path(spec.cache), spec.flow)),
+            Cache(host_directory(Path(spec.cache), spec.flow)) if spec.cache else None,
             self.program.name,
-            view.operators.get(self.program.name) or OperatorView.empty(spec.meta),
+            known,
             spec.limits,
         )
         self.attempt = f"{batch.batch}-{channel}-{uuid.uuid4().hex[:12]}"
@@ -167,10 +201,11 @@ class _Run:
         self.cut = Cut(chunks, self.batch.cut, first + width)
         by_batch = hasattr(program.operator, "onBatch") and not program.sides
         apply = self._apply_batches if by_batch else self._apply_rows
-        if program.sides:
-            apply = self._apply_sides
         op: Any = self.runtime.op
-        self.call = getattr(op, "onBatch" if by_batch else "onRow", _no_rows)
+        if program.sides:
+            self.call = self._either
+        else:
+            self.call = getattr(op, "onBatch" if by_batch else "onRow", _no_rows)
         # What a generator function returns needs no look.
         generator = inspect.isgeneratorfunction(self.call)
         self.checked = None if generator else self.runtime.rows_of
@@ -217,7 +252,7 @@ class _Run:
     def _apply_rows(
         self, chunk: pa.RecordBatch, first: int, width: int
     ) -> Iterator[pa.RecordBatch]:
-        rows = self.program.rows.rows(chunk.select(range(first, first + width)))
+        rows = self._rows_of(chunk, first, width)
         tags = self._order_of(chunk)
         call, checked, out = self.call, self.checked, self.out
         detach = self.program.encoder.detach
@@ -239,39 +274,23 @@ class _Run:
             except Exception as error:
                 raise self._failed(error, key_row, row) from None
 
-    def _apply_sides(
-        self, chunk: pa.RecordBatch, first: int, width: int
-    ) -> Iterator[pa.RecordBatch]:
-        """As `_apply_rows`, for an operator with two inputs (twosided.py has the columns)."""
-        program, op = self.program, self.runtime.op
-        sides = chunk.column(first).to_pylist()
+    def _rows_of(self, chunk: pa.RecordBatch, first: int, width: int) -> list[Any]:
+        """What the operator is called with; of two inputs, rows of either (see twosided.py)."""
+        program = self.program
+        if not program.sides:
+            return program.rows.rows(chunk.select(range(first, first + width)))
         begin = first + 1 + len(program.key_positions)
-        rows: list[Any] = []
-        for factory, schema in zip(program.side_rows, program.sides, strict=True):
-            end = begin + len(schema.fields)
-            rows.append(factory.rows(chunk.select(range(begin, end)).rename_columns(schema.names)))
+        sides = []
+        for factory in program.side_rows:
+            end = begin + len(factory.schema.fields)
+            sides.append(factory.rows_of(chunk.columns[begin:end]))
             begin = end
-        tags = self._order_of(chunk)
-        names = ("onLeft", "onRight")
-        calls = [getattr(op, name, _no_rows) for name in names]
-        for start, stop, slot, key, key_row in self._groups(chunk, first, width):
-            if key != self.key:
-                self._open_key(slot, key, key_row)
-            self.rows[slot] += stop - start
-            row = None
-            try:
-                for index in range(start, stop):
-                    side = sides[index]
-                    row = rows[side][index]
-                    given = self.runtime.rows_of(calls[side](row), names[side])
-                    if tags is None:
-                        self.out.extend(map(program.encoder.detach, given))
-                    else:
-                        self._extend_tagged(given, tags[index])
-                    if len(self.out) >= OUTPUT_ROWS:
-                        yield self._flush()
-            except Exception as error:
-                raise self._failed(error, key_row, row) from None
+        return [sides[side][i] for i, side in enumerate(chunk.column(first).to_pylist())]
+
+    def _either(self, row: Any) -> Any:
+        op: Any = self.runtime.op
+        left = type(row) is self.program.side_rows[0].row_class
+        return op.onLeft(row) if left else op.onRight(row)
 
     def _apply_batches(
         self, chunk: pa.RecordBatch, first: int, width: int
@@ -298,8 +317,20 @@ class _Run:
 
     def _call_batch(self, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """Hands the open key's pending rows, at most `limit` of them, to `onBatch`."""
-        if self.key is None or not self.pending_rows:
+        table = self._take_pending(limit)
+        if table is None:
             return
+        try:
+            given = self.call(table)
+            if self.checked is not None:
+                given = self.checked(given, "onBatch")
+            yield from self._give(given)
+        except Exception as error:
+            raise self._failed(error, self.runtime.op.key, table) from None
+
+    def _take_pending(self, limit: int | None) -> pa.Table | None:
+        if self.key is None or not self.pending_rows:
+            return None
         whole = self.pending[0] if len(self.pending) == 1 else pa.concat_tables(self.pending)
         if limit is not None and whole.num_rows > limit:
             table, rest = whole.slice(0, limit), whole.slice(limit)
@@ -307,24 +338,22 @@ class _Run:
         else:
             table = whole
             self.pending, self.pending_rows = [], 0
+        return table
+
+    def _give(self, given: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+        """What `onBatch` gave out, rows and tables."""
         number = 0
-        try:
-            given = self.call(table)
-            if self.checked is not None:
-                given = self.checked(given, "onBatch")
-            for item in given:
-                if isinstance(item, _ARROW):
-                    yield from self._flush_arrow(item, number)
-                    number += item.num_rows
-                    continue
-                self.out.append(self.program.encoder.detach(item))
-                if self.pending_tag is not None:
-                    self.tags.append((*self.pending_tag, number))
-                number += 1
-                if len(self.out) >= OUTPUT_ROWS:
-                    yield self._flush()
-        except Exception as error:
-            raise self._failed(error, self.runtime.op.key, table) from None
+        for item in given:
+            if isinstance(item, _ARROW):
+                yield from self._flush_arrow(item, number)
+                number += item.num_rows
+                continue
+            self.out.append(self.program.encoder.detach(item))
+            if self.pending_tag is not None:
+                self.tags.append((*self.pending_tag, number))
+            number += 1
+            if len(self.out) >= OUTPUT_ROWS:
+                yield self._flush()
 
     # -- keys and slots --------------------------------------------------------------------
 
@@ -363,6 +392,10 @@ class _Run:
 
     def _enter_slot(self, slot: int) -> None:
         self._leave_slot()
+        try:
+            self.runtime.start()
+        except Exception as error:
+            raise self._failed(error, None, "onOpen, before the first key") from None
         self.slot = self.state.slot(slot)
         self.slot_number = slot
         self.rows.setdefault(slot, 0)
@@ -402,18 +435,25 @@ class _Run:
             self._open_key(number, key, key_row)
             if ms not in (self.runtime.op._timers or ()):
                 continue  # an earlier timer of the key took this one back
-            try:
-                given = self.runtime.rows_of(self.runtime.fire(ms), "onTimer")
-                if places is None:
-                    self.out.extend(map(self.program.encoder.detach, given))
-                else:
-                    tag = (0, TIMER_SEQUENCE + ms, *[0] * (spec.order - 2))
-                    self._extend_tagged(given, tag, places[index] << 18)
-            except Exception as error:
-                raise self._failed(error, key_row, f"timer of {ms} ms") from None
+            self._fire(ms, None if places is None else places[index])
             self._close_key()
             if len(self.out) >= OUTPUT_ROWS:
                 yield self._flush()
+
+    def _fire(self, ms: int, place: int | None) -> None:
+        """Fires one timer of the open key; `place` orders its output among others of its time."""
+        try:
+            self._collect_fired(ms, place)
+        except Exception as error:
+            raise self._failed(error, self.runtime.op.key, f"timer of {ms} ms") from None
+
+    def _collect_fired(self, ms: int, place: int | None) -> None:
+        given = self.runtime.rows_of(self.runtime.fire(ms), "onTimer")
+        if place is None:
+            self.out.extend(map(self.program.encoder.detach, given))
+        else:
+            tag = (0, TIMER_SEQUENCE + ms, *[0] * (self.spec.order - 2))
+            self._extend_tagged(given, tag, place << 18)
 
     @staticmethod
     def _hash_bits(keys: list[bytes]) -> list[int]:
@@ -479,9 +519,21 @@ class _Run:
 
     # -- the end ---------------------------------------------------------------------------
 
+    def abandon(self) -> None:
+        """The task has failed, or nobody wants its output: lets go of what the operator opened."""
+        try:
+            self.runtime.stop()
+        except Exception:
+            # The error that ended the task is the one to show.
+            log.warning("onClose of %s raised as well", self.program.name, exc_info=True)
+
     def finish(self) -> ChannelReport:
         assert self.cut is not None
         program = self.program
+        try:
+            self.runtime.stop()
+        except Exception as error:
+            raise self._failed(error, None, "onClose, after the last key") from None
         changes = self.state.finish(f"state/{program.name}/{self.attempt}")
         carry = self.cut.keep(self.files, program.name, f"carry/{self.attempt}.arrow")
         slots = tuple(
@@ -516,6 +568,15 @@ class _Run:
             bytes_caught_up=changes.bytes_caught_up,
             cache_errors=changes.cache_errors,
         )
+
+
+def run_of(spec: TaskSpec) -> type[ChannelRun]:
+    """How a task runs: the plain way, or one that can take back what a hook did."""
+    if not spec.divert:
+        return ChannelRun
+    from braided.engine.divert import DivertingRun  # which is made from what is here
+
+    return DivertingRun
 
 
 def import_task(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

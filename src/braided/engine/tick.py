@@ -10,6 +10,7 @@ whenever Spark asks for the latest offset.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -23,6 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
+
+from braided.state.register import write_error
 
 __all__ = ["Bell", "TickSource", "with_tick"]
 
@@ -47,9 +50,12 @@ class Bell:
         directory was left behind, and goes.
         """
         with self._lock:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            for left in self.path.parent.iterdir():
-                left.unlink(missing_ok=True)
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                for left in self.path.parent.iterdir():
+                    left.unlink(missing_ok=True)
+            except OSError as error:
+                raise write_error(str(self.path), error) from error
             self._hung = True
             self._write()
 
@@ -75,15 +81,19 @@ class Bell:
     def close(self) -> None:
         with self._lock:
             self._hung = False
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # on a disk that takes no changes: the next start
+                self.path.unlink(missing_ok=True)
 
     def _write(self) -> None:
         if not self._hung:
             return
         # Renaming is atomic: the reader sees the old ring or the new one, never half of one.
         fresh = self.path.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.encode(_Ring(self._need, self._due_ms)))
-        os.replace(fresh, self.path)
+        try:
+            fresh.write_bytes(msgspec.json.encode(_Ring(self._need, self._due_ms)))
+            os.replace(fresh, self.path)
+        except OSError as error:
+            raise write_error(str(self.path), error) from error
 
 
 class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):

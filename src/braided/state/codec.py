@@ -2,7 +2,9 @@
 
 A record is one version byte and a msgpack array of the field values in order, with the tuple of
 the key's pending timers (ms) as its last element. Loading and dumping happen once per key and
-batch, so both are generated for the fields at hand: no loop, no lookup by name.
+batch, so both are generated for the fields at hand: no loop, no lookup by name. The version is that
+of the operator's fields in its checkpoint; a record of an earlier one takes another, slower way
+(`oldrecords.py`).
 
 A dumped record is decoded again before it leaves: msgspec encodes a `str` in an `int` field
 without complaint, and the batch that made a bad value is the one that must fail.
@@ -22,17 +24,25 @@ import numpy as np
 
 from braided.errors import (
     CheckpointMismatchError,
-    CheckpointVersionError,
     OperatorDefinitionError,
     StateValueError,
 )
-from braided.state.fieldtypes import classes, describe, misfit, python_type, refusal, type_text
+from braided.state.evolution import same_fields
+from braided.state.fieldtypes import (
+    classes,
+    clear_caches,
+    describe,
+    misfit,
+    python_type,
+    refusal,
+    type_text,
+)
 from braided.state.files import UNREADABLE
+from braided.state.oldrecords import OldRecords
 
 __all__ = ["CODEC", "Field", "StateCodec"]
 
 CODEC = "msgpack-1"  # named in the manifest
-_VERSION = b"\x01"
 
 # Sets iterate in an order that differs between processes; a sorted one makes two attempts of a
 # task write the same bytes. Only for members that compare with each other.
@@ -56,6 +66,8 @@ class Field:
     name: str
     type: Any
     default: Any
+    earlier: tuple[str, ...] = ()
+    """Names that it had before."""
 
 
 def _plain(value: Any) -> Any:
@@ -81,41 +93,64 @@ class StateCodec:
     fresh: bytes
     """The record of a key that has only defaults and no timers."""
 
-    def __init__(self, operator: str, fields: Sequence[Field]) -> None:
+    version: int
+    """Of the records that it dumps."""
+
+    def __init__(
+        self,
+        operator: str,
+        fields: Sequence[Field],
+        upgrade: Callable[[dict[str, Any]], Any] | None = None,
+        history: Sequence[str] = (),
+    ) -> None:
+        """`history` has the descriptions of all versions, the present one last, if known."""
         self.operator = operator
         self.fields = tuple(fields)
-        self._infos = [self._inspect(field) for field in self.fields]
+        self.upgrade = upgrade
+        self.version = len(history) or 1
+        self._fitted: dict[tuple[str, ...], StateCodec] = {}
+        self.infos = [self._inspect(field) for field in self.fields]
         kinds = [field.type for field in self.fields]
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
             types.GenericAlias(tuple, (*kinds, tuple[int, ...]))
         )
-        for field, info in zip(self.fields, self._infos, strict=True):
+        for field, info in zip(self.fields, self.infos, strict=True):
             self._check_default(field, info)
         defaults = (*(field.default for field in self.fields), ())
-        self.fresh = _VERSION + _encoder.encode(defaults)
+        self.fresh = bytes([self.version]) + _encoder.encode(defaults)
+        self._old = OldRecords(self, history)
         self.load, self.dump = self._generate()
-        self._clear_caches()
+        clear_caches(self.classes())
+
+    def at(self, history: Sequence[str]) -> StateCodec:
+        """The codec for a checkpoint in which the fields have this history, the present last."""
+        known = tuple(history)
+        if len(known) <= 1 and self.version == 1:
+            return self
+        codec = self._fitted.get(known)
+        if codec is None:
+            if not same_fields(known[-1], self.describe()):
+                raise ValueError(f"the history of {self.operator} does not end with its fields")
+            codec = StateCodec(self.operator, self.fields, self.upgrade, known)
+            self._fitted[known] = codec
+        return codec
+
+    def is_unchanged(self, old: bytes, record: bytes) -> bool:
+        """Whether a record says the same as one of an earlier version."""
+        op = types.SimpleNamespace()
+        return self.dump(op, self.load(op, old)) == record
 
     def describe(self) -> str:
         """Names and types of the fields as JSON, to tell whether a checkpoint fits."""
         fields = [
-            {"name": field.name, "type": describe(info)}
-            for field, info in zip(self.fields, self._infos, strict=True)
+            {"name": field.name, "type": describe(info), "id": number}
+            for number, (field, info) in enumerate(zip(self.fields, self.infos, strict=True))
         ]
         return json.dumps({"fields": fields}, separators=(",", ":"))
 
     def classes(self) -> set[type]:
         """The Enums, dataclasses and so on that the fields' types are made of."""
-        return set().union(*map(classes, self._infos))
-
-    def _clear_caches(self) -> None:
-        """Take off what msgspec keeps on Enums and dataclasses: pickle fails on a class with it.
-
-        The decoder made above has its own reference.
-        """
-        for cls in self.classes():
-            if "__msgspec_cache__" in vars(cls):
-                del cls.__msgspec_cache__  # type: ignore[attr-defined]
+        return set().union(*map(classes, self.infos))
 
     # --- at definition ------------------------------------------------------------------------
 
@@ -165,14 +200,14 @@ class StateCodec:
             "sort": _sorting_encoder.encode,
             "Raw": msgspec.Raw,
             "UNREADABLE": UNREADABLE,
-            "unknown_version": self._unknown_version,
+            "load_old": self._old.load,
             "unreadable": self._unreadable,
             "refuse": self._refuse_value,
         }
         targets = "".join(f"op.{field.name}, " for field in self.fields)
         values = "".join(f"v{i}, " for i in range(len(self.fields)))
         encoded, suspicions = "", f"decode(body) != ({values}timers,)"
-        for i, info in enumerate(self._infos):
+        for i, info in enumerate(self.infos):
             if isinstance(info, mi.SetType | mi.FrozenSetType) and isinstance(
                 info.item_type, _SORTABLE
             ):
@@ -189,8 +224,8 @@ class StateCodec:
 def load(op, raw):
     if raw is None:
         raw = fresh
-    elif raw[0] != {_VERSION[0]}:
-        unknown_version(raw)
+    elif raw[0] != {self.version}:
+        return load_old(op, raw)
     try:
         {targets}timers, = decode(raw[1:])
     except UNREADABLE as error:
@@ -206,7 +241,7 @@ def dump(op, timers):
         refuse(op, error)
     if suspicious:
         refuse(op, None)
-    return {_VERSION!r} + body
+    return {bytes([self.version])!r} + body
 """
         exec(compile(source, f"<codec of {self.operator}>", "exec"), scope)
         load, dump = scope["load"], scope["dump"]
@@ -218,7 +253,7 @@ def dump(op, timers):
 
     def _refuse_value(self, op: Any, error: Exception | None) -> None:
         """Name the field that does not fit; return if all do (NaN, a type without equality)."""
-        for field, info in zip(self.fields, self._infos, strict=True):
+        for field, info in zip(self.fields, self.infos, strict=True):
             if not hasattr(op, field.name):
                 raise StateValueError(
                     f"{self.operator}.{field.name} was deleted; assign a value of type "
@@ -243,12 +278,6 @@ def dump(op, timers):
             f"{self.operator}.{field.name}{place} holds {_short(value)} of type "
             f"{type(value).__name__}, which does not fit the field's type {type_text(field.type)}"
             f"{f': {why}' if why else _hint(value)}"
-        )
-
-    def _unknown_version(self, raw: bytes) -> NoReturn:
-        raise CheckpointVersionError(
-            f"a state record of {self.operator} has format {raw[0]}, this Braided reads "
-            f"{_VERSION[0]}; use the Braided that wrote it, or a newer one"
         )
 
     def _unreadable(self, error: Exception) -> NoReturn:

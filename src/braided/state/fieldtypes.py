@@ -17,7 +17,18 @@ from typing import Any, cast
 import msgspec.inspect as mi
 import numpy as np
 
-__all__ = ["JsonType", "classes", "describe", "misfit", "python_type", "refusal", "type_text"]
+__all__ = [
+    "SCALAR_TYPES",
+    "JsonType",
+    "bare",
+    "classes",
+    "clear_caches",
+    "describe",
+    "misfit",
+    "python_type",
+    "refusal",
+    "type_text",
+]
 
 JsonType = Any  # a str, or a list of str and such lists
 
@@ -36,6 +47,7 @@ _SCALARS: dict[type[mi.Type], tuple[str, type]] = {
     mi.DecimalType: ("Decimal", decimal.Decimal),
     mi.UUIDType: ("UUID", uuid.UUID),
 }
+SCALAR_TYPES = {name: None if name == "None" else python for name, python in _SCALARS.values()}
 _COLLECTIONS: dict[type[mi.Type], tuple[str, type]] = {
     mi.ListType: ("list", list),
     mi.SetType: ("set", set),
@@ -51,7 +63,7 @@ _RECORDS: dict[type[mi.Type], str] = {
 }
 
 
-def _bare(info: mi.Type) -> mi.Type:
+def bare(info: mi.Type) -> mi.Type:
     """The type without the wrapper msgspec puts around one that carries extra JSON schema."""
     while isinstance(info, mi.Metadata):
         info = info.type
@@ -67,7 +79,7 @@ def type_text(hint: Any) -> str:
 
 def python_type(info: mi.Type) -> type | None:
     """The exact type that values have; None if there may be several."""
-    info = _bare(info)
+    info = bare(info)
     if isinstance(info, mi.UnionType | mi.LiteralType | mi.EnumType):
         return None  # an Enum may give its members classes of their own
     if isinstance(info, mi.DictType | mi.TypedDictType):
@@ -85,7 +97,7 @@ def classes(info: mi.Type) -> set[type]:
     found: set[type] = set()
     pending = [info]
     while pending:
-        part = _bare(pending.pop())
+        part = bare(pending.pop())
         if isinstance(part, mi.EnumType):
             found.add(part.cls)
         elif isinstance(part, mi.UnionType):
@@ -102,6 +114,16 @@ def classes(info: mi.Type) -> set[type]:
     return found
 
 
+def clear_caches(kinds: Iterable[type]) -> None:
+    """Take off what msgspec keeps on Enums and dataclasses: pickle fails on a class with it.
+
+    Decoders made before have their own reference.
+    """
+    for cls in kinds:
+        if "__msgspec_cache__" in vars(cls):
+            del cls.__msgspec_cache__  # type: ignore[attr-defined]
+
+
 # --- may this type be stored? -----------------------------------------------------------------
 
 
@@ -111,7 +133,7 @@ def refusal(info: mi.Type) -> str | None:
 
 
 def _refusal(info: mi.Type, hashable: bool, seen: set[type]) -> str | None:
-    info = _bare(info)
+    info = bare(info)
     kind = type(info)
     if kind in _SCALARS:
         if hashable and kind is mi.ByteArrayType:
@@ -180,7 +202,7 @@ def describe(info: mi.Type) -> JsonType:
 
 
 def _describe(info: mi.Type, inside: tuple[type, ...]) -> JsonType:
-    info = _bare(info)
+    info = bare(info)
     kind = type(info)
     if kind in _SCALARS:
         return _SCALARS[kind][0]
@@ -201,8 +223,14 @@ def _describe(info: mi.Type, inside: tuple[type, ...]) -> JsonType:
     if isinstance(info, _RECORD):
         if info.cls in inside:
             return ["ref", info.cls.__name__]
-        fields = [[f.name, _describe(f.type, (*inside, info.cls))] for f in info.fields]
-        return [_RECORDS[kind], info.cls.__name__, fields]
+        fields = [
+            [getattr(f, "encode_name", f.name), _describe(f.type, (*inside, info.cls))]
+            for f in info.fields
+        ]
+        named: list[Any] = [_RECORDS[kind], info.cls.__name__, fields]
+        if isinstance(info, mi.StructType) and (info.array_like or info.tag is not None):
+            named.append({"array_like": info.array_like, "tag": info.tag})
+        return named
     raise TypeError(f"{kind.__name__} is not a storable type")  # refusal() comes first
 
 
@@ -216,7 +244,7 @@ def misfit(info: mi.Type, value: Any, path: str = "") -> tuple[str, Any] | None:
     be another type after the next batch boundary, and so the operator would behave differently
     depending on where batches end.
     """
-    info = _bare(info)
+    info = bare(info)
     if isinstance(value, np.generic):
         value = value.item()
     kind = type(info)

@@ -8,6 +8,7 @@ batches in between cost one look at a number.
     runs      reachable from no manifest kept
     out       of a batch older than the newest `retain`: published long ago
     carry     named by no manifest kept
+    dead      named by no manifest at all: diverted rows are kept for good
 
 Manifests go first, the newest of them first, then what only they needed. A crash in between leaves
 files that nobody names; those, and what attempts that lost have written, are found by a listing
@@ -30,7 +31,7 @@ __all__ = ["LISTING", "Collector", "collect"]
 LISTING = ".list"
 """How a directory in `out` ends in which Spark lists the files that a batch has written."""
 
-_STATE, _OUT, _CARRY = "state", "out", "carry"
+_STATE, _OUT, _CARRY, _DEAD = "state", "out", "carry", "dead"
 _DELETED_TOGETHER = 64
 
 
@@ -87,7 +88,8 @@ class Collector:
         pruned = self._manifests.prune(base)
         failpoints.reach("gc")
         needed = self._oldest.live_files() | self._added(base, newest)
-        listed = [*self._files.list(_STATE), *self._files.list(_CARRY)]
+        needed.update(file.name for file in self._manifests.view_at(newest).dead)
+        listed = [n for kind in (_STATE, _CARRY, _DEAD) for n in self._files.list(kind)]
         doomed = [name for name in listed if name not in needed and _committed(name, newest)]
         halves = [name for name in self._files.list(DIRECTORY) if name.endswith(TEMPORARY)]
         return len(pruned) + self._delete([*doomed, *halves]) + self._delete_outdated(newest)

@@ -31,12 +31,14 @@ __all__ = [
     "SUFFIX_BYTES_MAX",
     "TIMER",
     "KeyCodec",
+    "from_plain",
     "record_key",
     "suffix",
     "timer_bound",
     "timer_key",
     "timer_ms",
     "timer_parts",
+    "to_plain",
     "unwrap",
     "wrap",
 ]
@@ -121,13 +123,25 @@ _AS_INT = (
 # --- Arrow column -> physical Python values, and back -----------------------------------------
 
 
-def _physical(column: pa.Array) -> list[Any]:
+def to_plain(column: pa.Array) -> list[Any]:
+    """The values as msgpack takes them, every float as it is."""
+    return _physical(column, exact=True)
+
+
+def from_plain(kind: pa.DataType, values: list[Any]) -> pa.Array:
+    """Values that `to_plain` gave, as a column again."""
+    return _logical(kind, values)
+
+
+def _physical(column: pa.Array, exact: bool = False) -> list[Any]:
     kind = column.type
     if pa.types.is_date32(kind):
         return _physical(column.view(pa.int32()))
     if any(is_kind(kind) for is_kind in _AS_INT):
         return _physical(column.view(pa.int64()))
     if any(is_kind(kind) for is_kind in _FLOATS):
+        if exact:
+            return list(column.to_pylist())
         values = _canonical(column).tolist()
         return _with_nulls(column, values)
     if pa.types.is_integer(kind) and not column.null_count:
@@ -135,13 +149,13 @@ def _physical(column: pa.Array) -> list[Any]:
         return list(values)
     if pa.types.is_struct(kind):
         # flatten() rather than field(): it applies the offset and the nulls of the struct.
-        children = [_physical(child) for child in column.flatten()]
+        children = [_physical(child, exact) for child in column.flatten()]
         rows = list(zip(*children, strict=True)) if children else [()] * len(column)
         return _with_nulls(column, rows)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         offsets = column.offsets.to_numpy().tolist()
         first, last = offsets[0], offsets[-1]
-        items = _physical(column.values.slice(first, last - first))
+        items = _physical(column.values.slice(first, last - first), exact)
         bounds = pairwise(offsets)
         return _with_nulls(column, [items[start - first : end - first] for start, end in bounds])
     return list(column.to_pylist())  # strings, bytes, booleans, null; Decimal is encoded as text

@@ -31,6 +31,7 @@ from braided.state.runs import RunFile, slots_of
 __all__ = [
     "FORMAT",
     "CarryFile",
+    "DeadFile",
     "Manifest",
     "OperatorMeta",
     "OperatorPart",
@@ -56,6 +57,14 @@ class OperatorMeta(msgspec.Struct, frozen=True):
     key: str
     state: str
     codec: str
+    time_mode: str = "ProcessingTime"
+    earlier: tuple[str, ...] = ()
+    """What `state` was in the versions before, the first of them first."""
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The state's fields in all versions; a record's first byte counts them from 1."""
+        return (*self.earlier, self.state)
 
 
 class OperatorPart(msgspec.Struct, frozen=True):
@@ -88,6 +97,15 @@ class CarryFile(msgspec.Struct, frozen=True):
     rows: int
 
 
+class DeadFile(msgspec.Struct, frozen=True):
+    """Rows that were diverted because their operator raised; kept for as long as the checkpoint."""
+
+    operator: str
+    name: str
+    digest: str  # of keys and rows; what an error says may differ from try to try
+    rows: int
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """One record of the register."""
 
@@ -100,6 +118,7 @@ class Manifest(msgspec.Struct, frozen=True):
     operators: dict[str, OperatorPart]
     outputs: tuple[Prepared, ...] = ()
     carry: tuple[CarryFile, ...] = ()
+    dead: tuple[DeadFile, ...] = ()  # in a full manifest all that there are
     extra: dict[str, str] = {}
     format: int = FORMAT
 
@@ -147,6 +166,10 @@ class OperatorView:
         """An operator before its first batch, on one channel."""
         table = np.zeros(meta.slots, dtype=np.uint16)
         return cls(meta, 1, table, 0, [None] * meta.slots, 0, {}, 0, 0)
+
+    def starting_with(self, runs: tuple[RunFile, ...]) -> OperatorView:
+        """The operator with state that its first batch builds on and will name."""
+        return self.apply(OperatorPart(self.channels, runs=runs, new=len(runs)), False, False)
 
     def links(self, slot: int) -> Iterator[Link]:
         """The chain of a slot, newest first."""
@@ -215,7 +238,7 @@ class OperatorView:
 class View:
     """The flow at a batch. Immutable; `View.empty()` is the flow before its first one."""
 
-    __slots__ = ("batch", "carry", "flow", "operators")
+    __slots__ = ("batch", "carry", "dead", "flow", "operators")
 
     def __init__(
         self,
@@ -223,11 +246,13 @@ class View:
         batch: int,
         operators: Mapping[str, OperatorView],
         carry: tuple[CarryFile, ...],
+        dead: tuple[DeadFile, ...] = (),
     ) -> None:
         self.flow = flow
         self.batch = batch
         self.operators = dict(operators)
         self.carry = carry
+        self.dead = dead
 
     @classmethod
     def empty(cls) -> View:
@@ -249,7 +274,8 @@ class View:
                 assert part.meta is not None  # problems() has looked
                 before = OperatorView.empty(part.meta)
             operators[name] = before.apply(part, manifest.full, fresh)
-        return View(manifest.flow, manifest.batch, operators, manifest.carry)
+        dead = manifest.dead if manifest.full else (*self.dead, *manifest.dead)
+        return View(manifest.flow, manifest.batch, operators, manifest.carry, dead)
 
     def live_files(self) -> set[str]:
         """Every file that the state or the carry of this view needs."""
@@ -278,7 +304,8 @@ def to_full(view: View, delta: Manifest) -> Manifest:
             keys=after.keys,
             bytes=after.bytes,
         )
-    return msgspec.structs.replace(delta, full=True, operators=operators)
+    dead = (*view.dead, *delta.dead)
+    return msgspec.structs.replace(delta, full=True, operators=operators, dead=dead)
 
 
 def problems(view: View, manifest: Manifest) -> list[str]:
@@ -292,6 +319,8 @@ def problems(view: View, manifest: Manifest) -> list[str]:
         found.append(f"flow {manifest.flow} is not flow {view.flow}")
     if manifest.full and not view.operators.keys() <= manifest.operators.keys():
         found.append("a full manifest must name every operator")
+    if manifest.full and not set(view.dead) <= set(manifest.dead):
+        found.append("a full manifest must name every file of diverted rows")
     ordinals = {o.meta.ordinal: name for name, o in view.operators.items()}
     for name, part in manifest.operators.items():
         before = view.operators.get(name)

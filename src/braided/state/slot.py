@@ -10,7 +10,7 @@ If the cache under the image fails in the middle, the slot is opened again witho
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import lmdb
 
@@ -51,8 +51,25 @@ class SlotState:
             value = self._old[suffix] = self._get(self.address + suffix)
         return value
 
+    def get_many(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
+        """The values of many suffixes, as `get` gives them one by one."""
+        new, old, address = self._new, self._old, self.address
+        stored = [s for s in suffixes if s not in new] if new else suffixes
+        try:
+            values = list(map(self._get, [address + suffix for suffix in stored]))
+        except lmdb.Error:
+            self._use(self._reopen())
+            values = list(map(self._get, [address + suffix for suffix in stored]))
+        old.update(zip(stored, values, strict=True))
+        if len(stored) == len(suffixes):
+            return values
+        return [new[s] if s in new else old[s] for s in suffixes]
+
     def put(self, suffix: bytes, value: bytes) -> None:
         self._new[suffix] = value
+
+    def put_many(self, suffixes: Sequence[bytes], values: Sequence[bytes]) -> None:
+        self._new.update(zip(suffixes, values, strict=True))
 
     def delete(self, suffix: bytes) -> None:
         self._new[suffix] = None

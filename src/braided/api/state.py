@@ -1,0 +1,102 @@
+"""`braided.state` and `braided.stateDiff`: what a checkpoint holds, as DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from braided.engine.inspection import Versions, changes_frame, state_frame
+from braided.errors import DefinitionError, StateNotFoundError
+from braided.state.manifest import View
+
+__all__ = ["state", "stateDiff"]
+
+
+def state(
+    checkpoint: str | Path,
+    spark: SparkSession,
+    operator: str | None = None,
+    version: int | None = None,
+) -> DataFrame:
+    """The committed state, one row per key: operator, slot, key, state, timers, batch.
+
+    `key` is a struct of the grouping columns and `state` one of the operator's fields. Of a flow
+    with several operators, of which none is named, the two are JSON text.
+
+    `version` is a batch that is still retained; without one it is the newest at the time of the
+    call, and stays that. The query may be running: nothing is locked.
+    """
+    view = Versions(checkpoint).view(_batch(version, "version"))
+
+    def one(name: str) -> DataFrame:
+        return state_frame(spark, str(checkpoint), view, name)
+
+    return _of(checkpoint, view, operator, one, ["key", "state"])
+
+
+def stateDiff(
+    checkpoint: str | Path,
+    spark: SparkSession,
+    before: int,
+    after: int | None = None,
+    operator: str | None = None,
+) -> DataFrame:
+    """The keys that differ between two versions, one row each.
+
+    The columns are operator, slot, key, change ("added", "removed" or "changed"), before, after
+    (the fields, null where the key is not there), timersBefore and timersAfter. `after` is the
+    newest version if it is not given.
+    """
+    versions = Versions(checkpoint)
+    start = _batch(before, "before")
+    view = versions.view(_batch(after, "after"))
+    if start is None:
+        raise DefinitionError("stateDiff compares with a version: before=..., a batch id")
+    if start > view.batch:
+        raise DefinitionError(f"stateDiff: before={before} comes after batch {view.batch}")
+    versions.view(start)  # it is there
+
+    def one(name: str) -> DataFrame:
+        return changes_frame(spark, str(checkpoint), start, view, name)
+
+    return _of(checkpoint, view, operator, one, ["key", "before", "after"])
+
+
+def _batch(given: int | None, name: str) -> int | None:
+    if given is None or (isinstance(given, int) and not isinstance(given, bool)):
+        return given
+    raise DefinitionError(f"{name} is a batch id, an int, not {given!r}")
+
+
+def _of(
+    checkpoint: str | Path,
+    view: View,
+    operator: str | None,
+    one: Callable[[str], DataFrame],
+    typed: list[str],
+) -> DataFrame:
+    """One operator's frame, or those of all with their typed columns as JSON."""
+    names = list(view.operators)
+    if operator is not None and operator not in names:
+        known = ", ".join(map(repr, names))
+        raise StateNotFoundError(
+            f"{checkpoint} has no operator {operator!r} at batch {view.batch}; it has {known}"
+        )
+    if operator is not None or len(names) == 1:
+        return one(operator if operator is not None else names[0])
+    options = {"ignoreNullFields": "false"}
+    frames = []
+    for name in names:
+        frame = one(name)
+        text = {
+            column: F.col(column)
+            if frame.schema[column].dataType.typeName() == "string"
+            else F.to_json(column, options)
+            for column in typed
+        }
+        frames.append(frame.withColumns(text))
+    return reduce(DataFrame.union, frames)

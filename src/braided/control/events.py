@@ -1,0 +1,155 @@
+"""The event log: what was measured, decided, planned and observed, one JSON object a line.
+
+Every line has the batch after which it was written and the operator it is about; `type` says which
+of the four it is. A decision carries what it expects, and a later line how that turned out. The
+load of all slots is in it too, in few bytes, so that `braided replay` can ask another policy what
+it would have done.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import numpy as np
+
+from braided.control.table import Loads
+
+__all__ = [
+    "Decided",
+    "Event",
+    "EventLogError",
+    "Judged",
+    "Measured",
+    "Planned",
+    "encode",
+    "packed",
+    "read",
+    "unpacked",
+]
+
+
+class EventLogError(ValueError):
+    """A line that is no event."""
+
+
+class Measured(msgspec.Struct, frozen=True, tag="measured"):
+    """One operator as policies saw it; rates in rows per second, loads in busy seconds per second.
+
+    `slots` is each slot's load, packed.
+    """
+
+    batch: int
+    operator: str
+    upstream: tuple[str, ...]
+    interval_s: float
+    collected_s: float
+    duration_s: float
+    overhead_s: float
+    latency_s: float | None
+    epoch: int
+    channels: int
+    rows: float
+    arrival_rate: float
+    throughput: float
+    true_rate: float
+    selectivity: float
+    backlog_rows: float
+    congestion: float
+    imbalance: float
+    bound: float
+    state_bytes: float
+    slots: str
+
+
+class Decided(msgspec.Struct, frozen=True, tag="decided"):
+    """A wish with its reason; `held` says why it was not followed, and is empty if it was."""
+
+    batch: int
+    operator: str
+    decision: int
+    kind: str  # scale, balance, pin, unpin or reshape
+    reason: str
+    channels_before: int
+    channels_after: int
+    held: str = ""
+    metric: str = ""
+    before: float | None = None
+    expected: float | None = None
+    key: str = ""
+
+
+class Planned(msgspec.Struct, frozen=True, tag="planned"):
+    """A table that was asked for, or dropped because it does not pay."""
+
+    batch: int
+    operator: str
+    decisions: tuple[int, ...]
+    epoch: int
+    channels: int
+    moved_slots: int
+    moved_bytes: float
+    gain_s: float
+    cost_s: float
+    dropped: bool
+
+
+class Judged(msgspec.Struct, frozen=True, tag="judged"):
+    """What came of a decision: effective, ineffective, or superseded by somebody else's table."""
+
+    batch: int
+    operator: str
+    decision: int
+    verdict: str
+    metric: str
+    before: float | None
+    expected: float | None
+    observed: float | None
+    held_until: int | None = None
+
+
+Event = Measured | Decided | Planned | Judged
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def encode(event: Event) -> bytes:
+    """One line, with its end."""
+    return _encoder.encode(event) + b"\n"
+
+
+def read(lines: Iterable[bytes]) -> Iterator[Event]:
+    """The events of a log. A last line that was cut short by a crash is passed over."""
+    waiting: bytes | None = None
+    number = 0
+    for number, line in enumerate(lines, start=1):
+        if waiting is not None:
+            yield _decoded(waiting, number - 1)
+        waiting = line if line.strip() else None
+    if waiting is not None and waiting.endswith(b"\n"):
+        yield _decoded(waiting, number)
+
+
+def packed(load: Loads) -> str:
+    """Numbers of at least 0 in 16 bits each, as shares of the highest, which comes first."""
+    highest = float(load.max(initial=0.0))
+    shares = np.rint(load / (highest or 1.0) * 65535).astype("<u2")
+    return f"{highest!r}:{base64.b64encode(shares.tobytes()).decode()}"
+
+
+def unpacked(text: str) -> Loads:
+    """What `packed` packed, to within a part in 65,535 of the highest."""
+    highest, colon, shares = text.partition(":")
+    if not colon:
+        raise EventLogError(f"no loads: {text[:20]!r}")
+    numbers = np.frombuffer(base64.b64decode(shares), "<u2")
+    return numbers / 65535 * float(highest)
+
+
+def _decoded(line: bytes, number: int) -> Event:
+    try:
+        return _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise EventLogError(f"line {number} is no event: {error}") from None

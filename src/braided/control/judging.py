@@ -1,0 +1,152 @@
+"""Judging decisions: each says what it expects, and a few batches later it is asked.
+
+What a decision expects is one number. Where more channels were taken because input waited, it is
+throughput; where a table was changed to even out the work, it is the share of the work that the
+busiest channel has, which does not depend on how much work there is; where channels were given up,
+it is that nobody waits. Four verdicts:
+
+- *effective*: a good part of what was promised has come;
+- *overtaken*: the load is another one by now, and the promise was about the old one;
+- *unclear*: what was promised is less than chance makes of it from batch to batch;
+- *ineffective*: none of these. The kind of decision is held back for that operator, at first for
+  some batches, for twice as many each time in a row, or until the load has changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from braided.control.balance import channel_loads
+from braided.control.measurement import OperatorView
+from braided.control.table import RoutingTable
+
+__all__ = ["Expectation", "Held", "Verdict", "expectation", "held_again", "is_held", "verdict"]
+
+_CAME_TRUE = 0.2
+"""The least part of a promised change that has to come."""
+_STILL_TRUE = 0.25
+"""The least part of a promise that the load of today must still hold out."""
+_OTHER_LOAD = 0.2
+"""By how much the arrival rate changes before it is another load."""
+_CHANCE = 3.0
+"""Standard deviations of a channel's rows that a promise must be worth to be judged."""
+_WAITS = 0.2
+_HOLD_BATCHES = 10
+_HOLD_DOUBLINGS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Expectation:
+    """One number, as it was and as it should be, under the load of then."""
+
+    decision: int
+    kind: str
+    metric: str
+    before: float
+    expected: float
+    arrival_rate: float
+    interval_s: float
+    table: RoutingTable  # the one that was given up
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A kind of decision that did not work: until when it waits, how often, at what load."""
+
+    until: int
+    times: int
+    arrival_rate: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    word: str
+    observed: float | None
+
+
+def expectation(
+    decision: int, kind: str, operator: OperatorView, after: RoutingTable, interval_s: float
+) -> Expectation | None:
+    """What a change to that table should bring; nothing where there is nothing to measure."""
+    if operator.total_load <= 0:
+        return None
+    share_before = _busiest_share(operator.table, operator)
+    share_after = _busiest_share(after, operator)
+    if after.channels > operator.channels and operator.congestion > _WAITS:
+        # No more than the work that is there.
+        factor = min(share_before / share_after, 1 / (1 - operator.congestion))
+        metric, before = "throughput", operator.throughput
+        expected = before * factor
+    elif after.channels < operator.channels:
+        metric, before, expected = "congestion", operator.congestion, 0.0
+    else:
+        metric, before, expected = "busiest_share", share_before, share_after
+    return Expectation(
+        decision=decision,
+        kind=kind,
+        metric=metric,
+        before=before,
+        expected=expected,
+        arrival_rate=operator.arrival_rate,
+        interval_s=interval_s,
+        table=operator.table,
+    )
+
+
+def verdict(promise: Expectation, operator: OperatorView) -> Verdict:
+    """What has come of it, by the operator as it is seen now."""
+    if promise.metric == "busiest_share":
+        return _balanced(promise, operator)
+    if promise.metric == "congestion":
+        observed, good = operator.congestion, operator.congestion <= _WAITS
+    else:
+        observed = operator.throughput
+        came = observed - promise.before
+        # Nobody waits any more: whatever the throughput, that was the point.
+        good = operator.congestion <= _WAITS or came >= _CAME_TRUE * (
+            promise.expected - promise.before
+        )
+    if good:
+        return Verdict("effective", observed)
+    is_other = _is_other_load(promise.arrival_rate, operator)
+    return Verdict("overtaken" if is_other else "ineffective", observed)
+
+
+def held_again(before: Held | None, operator: OperatorView, batch: int) -> Held:
+    """How long a kind of decision waits after it did not work, once more."""
+    times = before.times + 1 if before is not None else 1
+    wait = _HOLD_BATCHES * 2 ** min(times - 1, _HOLD_DOUBLINGS)
+    return Held(batch + wait, times, operator.arrival_rate)
+
+
+def is_held(held: Held | None, operator: OperatorView, batch: int) -> bool:
+    """Whether a kind of decision still has to wait."""
+    if held is None or batch > held.until:
+        return False
+    return not _is_other_load(held.arrival_rate, operator)
+
+
+def _balanced(promise: Expectation, operator: OperatorView) -> Verdict:
+    total = float(operator.channel_load.sum())
+    if total <= 0 or operator.total_load <= 0:
+        return Verdict("overtaken", None)
+    observed = float(operator.channel_load.max()) / total
+    # What the table that was given up would do with the load of today, against the new one.
+    before = _busiest_share(promise.table, operator)
+    promised = before - _busiest_share(operator.table, operator)
+    if promised < _STILL_TRUE * (promise.before - promise.expected):
+        return Verdict("overtaken", observed)
+    rows = operator.throughput * promise.interval_s / operator.channels
+    if promised < _CHANCE * observed / max(rows, 1.0) ** 0.5:
+        return Verdict("unclear", observed)
+    came = before - observed
+    return Verdict("effective" if came >= _CAME_TRUE * promised else "ineffective", observed)
+
+
+def _is_other_load(rate: float, operator: OperatorView) -> bool:
+    return abs(operator.arrival_rate - rate) > _OTHER_LOAD * max(rate, 1e-9)
+
+
+def _busiest_share(table: RoutingTable, operator: OperatorView) -> float:
+    return float(channel_loads(table, operator.load).max()) / operator.total_load

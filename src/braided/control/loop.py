@@ -1,0 +1,170 @@
+"""The loop: measure, judge, decide, plan. Samples in, tables and events out.
+
+`Controller.step` is called once per batch with what the batch showed, and reads as its verbs. It
+has no clock, no I/O and no randomness, so that it runs the same way live, in the simulator and over
+a recorded log. What a restart needs of it is `memory()`, to be kept where the tables are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from braided.control.balance import imbalance
+from braided.control.events import Event, Measured, packed
+from braided.control.executors import Layout
+from braided.control.hotkeys import balance_bound
+from braided.control.measurement import FlowSample, FlowView
+from braided.control.measuring import Measuring
+from braided.control.policy import Memory, Wish
+from braided.control.settings import Settings
+from braided.control.steering import Steering
+from braided.control.table import RoutingTable
+
+__all__ = ["Controller", "Cycle"]
+
+Hosts = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Cycle:
+    """What one step came to: tables that changed, keys to pin and unpin, and lines for the log."""
+
+    view: FlowView
+    tables: Mapping[str, RoutingTable]
+    pin: Mapping[str, tuple[bytes, ...]]
+    unpin: Mapping[str, tuple[bytes, ...]]
+    events: tuple[Event, ...]
+
+
+class Controller:
+    """Keeps one flow balanced and right-sized."""
+
+    def __init__(
+        self, settings: Settings | None = None, memory: Mapping[str, Any] | None = None
+    ) -> None:
+        kept = memory or {}
+        self.settings = settings or Settings()
+        self._measuring = Measuring(self.settings.window_batches)
+        self._policy: Memory = dict(kept.get("policy", {}))
+        self._decisions = int(kept.get("decisions", 0))
+        self._operators = {
+            name: Steering(self.settings, self._number, own)
+            for name, own in kept.get("operators", {}).items()
+        }
+
+    def step(self, sample: FlowSample, hosts: Hosts | None = None) -> Cycle:
+        """One cycle after one batch.
+
+        `hosts` says where each operator's channels run, also those it does not have yet; without
+        it, all are on one host.
+        """
+        view = self.measure(sample)
+        events = [*self._summaries(sample, view), *self.judge(view)]
+        cycle = self.decide(view, hosts)
+        return Cycle(cycle.view, cycle.tables, cycle.pin, cycle.unpin, (*events, *cycle.events))
+
+    def measure(self, sample: FlowSample) -> FlowView:
+        """The view of the flow after one more batch."""
+        layouts = {}
+        for operator in sample.operators:
+            own = self._operators.setdefault(operator.name, Steering(self.settings, self._number))
+            layout = own.observe(operator.table)
+            if layout is not None:
+                layouts[operator.name] = layout
+        return self._measuring.view(sample, layouts)
+
+    def judge(self, view: FlowView) -> list[Event]:
+        """What has come of the decisions before."""
+        return [
+            event
+            for name, operator in view.operators.items()
+            for event in self._operators[name].judge(view.batch, operator)
+        ]
+
+    def decide(self, view: FlowView, hosts: Hosts | None = None) -> Cycle:
+        """Wishes of the scale policy, tables of the balance policy, plans that pay."""
+        wishes = self._wishes(view)
+        tables: dict[str, RoutingTable] = {}
+        pin: dict[str, tuple[bytes, ...]] = {}
+        unpin: dict[str, tuple[bytes, ...]] = {}
+        events: list[Event] = []
+        for name, operator in view.operators.items():
+            own = self._operators[name]
+            if not own.is_settled(operator):
+                continue
+            where = hosts.get(name) if hosts is not None else None
+            table, said = own.plan(view.batch, view.interval_s, operator, wishes.get(name), where)
+            events += said
+            if table is not None:
+                tables[name] = table
+            hot, cool, pinned = own.pins(view.batch, operator)
+            events += pinned
+            if hot:
+                pin[name] = hot
+            if cool:
+                unpin[name] = cool
+        return Cycle(view, tables, pin, unpin, tuple(events))
+
+    def layout(self, operator: str) -> Layout | None:
+        """An operator's executors, as of the last decision; None where there is only one."""
+        return self._operators[operator].layout
+
+    def memory(self) -> dict[str, Any]:
+        """What a restart needs, in JSON's own types: to be kept in the manifest."""
+        return {
+            "policy": self._policy,
+            "decisions": self._decisions,
+            "operators": {name: own.memory() for name, own in self._operators.items()},
+        }
+
+    def _wishes(self, view: FlowView) -> Mapping[str, Wish]:
+        if view.batch % self.settings.scale_every_batches:
+            return {}
+        limits = self.settings.limits
+        wishes, self._policy = self.settings.scale.scale(view, limits, self._policy)
+        if limits.total_max is None:
+            return wishes
+        # Who gets fewer channels gets them later: until then they are not free for others.
+        room = max(0, limits.total_max - sum(o.channels for o in view.operators.values()))
+        granted = {}
+        for name, wish in wishes.items():
+            now = view.operators[name].channels
+            more = min(max(0, wish.channels - now), room)
+            room -= more
+            granted[name] = replace(wish, channels=min(wish.channels, now + more))
+        return granted
+
+    def _summaries(self, sample: FlowSample, view: FlowView) -> list[Event]:
+        rows = {operator.name: float(operator.rows.sum()) for operator in sample.operators}
+        return [
+            Measured(
+                batch=view.batch,
+                operator=name,
+                upstream=tuple(view.upstream.get(name, ())),
+                interval_s=view.interval_s,
+                collected_s=sample.collected_s,
+                duration_s=sample.duration_s,
+                overhead_s=view.overhead_s,
+                latency_s=view.latency_s,
+                epoch=operator.table.epoch,
+                channels=operator.channels,
+                rows=rows[name],
+                arrival_rate=operator.arrival_rate,
+                throughput=operator.throughput,
+                true_rate=operator.true_rate,
+                selectivity=operator.selectivity,
+                backlog_rows=operator.backlog_rows,
+                congestion=operator.congestion,
+                imbalance=imbalance(operator.table, operator.load),
+                bound=balance_bound(operator.load, operator.channels, operator.heavy),
+                state_bytes=float(operator.state_bytes.sum()),
+                slots=packed(operator.load),
+            )
+            for name, operator in view.operators.items()
+        ]
+
+    def _number(self) -> int:
+        self._decisions += 1
+        return self._decisions

@@ -1,0 +1,89 @@
+"""What a policy is: two small protocols, and the values that policies are given and give back.
+
+A *scale* policy says how many channels operators should have; a *balance* policy says which channel
+has which slot. Both are functions of what they are given. A scale policy that learns keeps what it
+knows in a `Memory`, plain JSON values that it is handed and hands back: the controller stores it
+with the query, so that a restart goes on where it was.
+
+Policies are found by name (`braided.control.registry`) or passed as objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from braided.control.levels import levels
+from braided.control.measurement import FlowView, OperatorView
+from braided.control.table import RoutingTable
+
+__all__ = ["BalancePolicy", "Limits", "Memory", "ScalePolicy", "Wish"]
+
+Memory = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What no policy may go beyond, per operator, and how soon it may change its mind.
+
+    After a change of the number of channels the next one waits `cooldown_batches`. Fewer channels
+    are only taken when the wish is below `1 - hysteresis` of what there is, and was so in
+    `calm_batches` batches in a row; then the highest of those wishes counts.
+    """
+
+    channels_min: int = 1
+    channels_max: int = 64
+    total_max: int | None = None  # of all operators together
+    cooldown_batches: int = 0
+    hysteresis: float = 0.1
+    calm_batches: int = 3
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.channels_min <= self.channels_max:
+            raise ValueError(
+                f"channels are between {self.channels_min} and {self.channels_max}: "
+                "the least is at least 1, and not above the most"
+            )
+        if not 0 <= self.hysteresis < 1:
+            raise ValueError(f"a hysteresis is a share below 1, not {self.hysteresis}")
+
+    def clamp(self, channels: int, slots: int) -> int:
+        """The nearest number that is allowed; more channels than slots would idle."""
+        return max(1, min(max(channels, self.channels_min), self.channels_max, slots))
+
+    def levels(self, slots: int) -> tuple[int, ...]:
+        """The numbers of channels that a step-by-step policy goes through."""
+        return levels(self.clamp(1, slots), self.clamp(self.channels_max, slots))
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A number of channels for one operator, and why."""
+
+    channels: int
+    reason: str
+
+
+@runtime_checkable
+class ScalePolicy(Protocol):
+    """How many channels."""
+
+    def scale(
+        self, flow: FlowView, limits: Limits, memory: Memory
+    ) -> tuple[Mapping[str, Wish], Memory]:
+        """Wishes by operator; an operator without one stays as it is.
+
+        `memory` is what the call before returned, or `{}` at first. Don't change it: return a new
+        one. It has to survive JSON.
+        """
+        ...
+
+
+@runtime_checkable
+class BalancePolicy(Protocol):
+    """Which slot on which channel."""
+
+    def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
+        """The table for that many channels; `operator.table` itself when nothing should move."""
+        ...

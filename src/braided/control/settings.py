@@ -1,0 +1,36 @@
+"""What a controller runs with. The defaults are what a query has that sets no option."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from braided.control.balancers import Elasticutor
+from braided.control.hotkeys import HotKeyRule
+from braided.control.policy import BalancePolicy, Limits, ScalePolicy
+from braided.control.rates import Ds2
+from braided.control.window import LENGTH_BATCHES
+from braided.control.worth import Prices
+
+__all__ = ["Settings"]
+
+
+def _balance() -> BalancePolicy:
+    # The paper's 1.2 leaves a fifth of the machine idle. Slots move at batch boundaries, where
+    # nothing has to stop for them, so less is worth having.
+    return Elasticutor(theta=1.05)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Policies, limits and prices; windows and intervals are counted in batches."""
+
+    scale: ScalePolicy = field(default_factory=Ds2)
+    balance: BalancePolicy = field(default_factory=_balance)
+    limits: Limits = field(default_factory=Limits)
+    prices: Prices = field(default_factory=Prices)
+    hot_keys: HotKeyRule = field(default_factory=HotKeyRule)
+    window_batches: int = LENGTH_BATCHES
+    scale_every_batches: int = 1
+    executors: int = 1  # per operator; with one, all its channels share all its slots
+    host_channels: int = 8  # cores of a host: what an executor should not outgrow
+    reshape_every_batches: int = 600

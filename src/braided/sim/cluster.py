@@ -1,0 +1,290 @@
+"""A cluster that runs a flow in micro-batches, with the controller on.
+
+Per batch, every operator's rows are drawn per slot, channels are busy as long as their slots'
+rows take, and a batch is as long as its busiest channels and hosts, one operator after the other,
+with an overhead, and with what moving slots costs. Input that comes while a batch runs is the next
+batch's: overload shows as batches that grow. All of it is arithmetic on arrays of slots, so that
+hundreds of hosts are simulated in seconds, and all chance comes from one seeded generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from braided.control.events import Event, Judged, Planned
+from braided.control.loop import Controller
+from braided.control.measurement import FlowSample, OperatorSample
+from braided.control.settings import Settings
+from braided.control.table import Loads, RoutingTable, moves
+from braided.sim.arrivals import Arrivals
+from braided.sim.keys import Keys
+
+__all__ = ["BatchRecord", "Cluster", "Flow", "Run", "SimOperator", "simulate"]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Hosts with cores and a network; what a batch costs whatever is in it, and what moving costs.
+
+    `sync_s` is what a change of the table costs who has to synchronise everybody (the policy `rc`).
+    """
+
+    hosts: int = 4
+    cores: int = 8
+    bytes_per_s: float = 125e6  # 1 Gb/s
+    overhead_s: float = 0.1
+    slot_s: float = 0.0005
+    sync_s: float = 0.3
+
+
+@dataclass(frozen=True)
+class SimOperator:
+    """A keyed step: seconds and bytes of a row, bytes of state of a slot, rows out per row in."""
+
+    name: str
+    keys: Keys
+    slots: int = 256
+    row_s: float = 0.001
+    row_bytes: float = 128.0
+    slot_bytes: float = 32 * 1024.0
+    selectivity: float = 1.0
+    upstream: tuple[str, ...] = ()
+    channels: int = 1
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What runs on the cluster, and for how long. Operators are in the order of the flow."""
+
+    cluster: Cluster
+    operators: tuple[SimOperator, ...]
+    arrivals: Arrivals
+    interval_s: float = 1.0
+    duration_s: float = 600.0
+    rows_max: float = float("inf")  # of a batch
+    noise: float = 0.02  # of a slot's time
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """One batch. `bound_ratio` is the busiest channel's time over what is possible at best."""
+
+    batch: int
+    start_s: float
+    duration_s: float
+    rows: float
+    backlog_rows: float
+    load: float  # rows per second offered
+    channels: int
+    imbalance: float
+    bound_ratio: float
+    moved_slots: int
+    moved_bytes: float
+    latency_s: float
+    latency_max_s: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A whole simulation: its batches and the controller's events."""
+
+    batches: tuple[BatchRecord, ...]
+    events: tuple[Event, ...]
+    tables: dict[str, RoutingTable] = field(compare=False)
+
+    def summary(self) -> dict[str, float | int]:
+        rows = np.array([b.rows for b in self.batches])
+        took = np.array([b.duration_s for b in self.batches])
+        latency = np.array([b.latency_s for b in self.batches])
+        end_s = self.batches[-1].start_s + self.batches[-1].duration_s
+        judged = [e for e in self.events if isinstance(e, Judged)]
+        plans = [e for e in self.events if isinstance(e, Planned) and not e.dropped]
+        return {
+            "batches": len(self.batches),
+            "rows_per_s": float(rows.sum() / end_s),
+            "latency_s": float(np.average(latency, weights=np.maximum(rows, 1e-9))),
+            "latency_p99_s": float(np.quantile([b.latency_max_s for b in self.batches], 0.99)),
+            "batch_p99_s": float(np.quantile(took, 0.99)),
+            "channel_s": float(sum(b.channels * max(b.duration_s, 0.0) for b in self.batches)),
+            "imbalance": float(np.median([b.imbalance for b in self.batches])),
+            "bound_ratio": float(np.median([b.bound_ratio for b in self.batches])),
+            "moved_slots": int(sum(b.moved_slots for b in self.batches)),
+            "moved_mb": float(sum(b.moved_bytes for b in self.batches) / 1e6),
+            "plans": len(plans),
+            "ineffective": sum(e.verdict == "ineffective" for e in judged),
+        }
+
+
+def simulate(flow: Flow, settings: Settings) -> Run:
+    """Runs the flow with a controller of those settings."""
+    return _Simulation(flow, settings).run()
+
+
+class _Simulation:
+    def __init__(self, flow: Flow, settings: Settings) -> None:
+        self.flow = flow
+        self.controller = Controller(settings)
+        self.synchronises = bool(getattr(settings.balance, "synchronises", False))
+        self.chance = np.random.default_rng(flow.seed)
+        self.tables = {o.name: RoutingTable.initial(o.slots, o.channels) for o in flow.operators}
+        self.before = dict(self.tables)
+        self._shares: dict[str, tuple[int, Loads]] = {}
+
+    def run(self) -> Run:
+        flow = self.flow
+        records: list[BatchRecord] = []
+        events: list[Event] = []
+        now_s = taken_s = backlog = 0.0
+        while now_s < flow.duration_s:
+            # The tick after the last one that was used, or at once when that has passed.
+            tick = int(taken_s / flow.interval_s + 1e-9) + 1
+            start_s = max(now_s, tick * flow.interval_s)
+            offered = flow.arrivals.rows(taken_s, start_s)
+            arrived = float(self.chance.poisson(offered)) if offered > 0 else 0.0
+            taken = min(backlog + arrived, flow.rows_max)
+            backlog += arrived - taken
+            moved_s, moved_slots, moved_bytes = self._move()
+            samples, busiest, bound, stages_s = self._process(taken, start_s)
+            duration_s = flow.cluster.overhead_s + moved_s + stages_s
+            end_s = start_s + duration_s
+            samples[0] = _with_backlog(samples[0], backlog)
+            collected_s = start_s - taken_s
+            latency_s = end_s - (start_s + taken_s) / 2
+            sample = FlowSample(
+                batch=len(records),
+                interval_s=flow.interval_s,
+                collected_s=collected_s,
+                duration_s=duration_s,
+                operators=tuple(samples),
+                upstream={o.name: o.upstream for o in flow.operators},
+                latency_s=latency_s,
+            )
+            records.append(
+                BatchRecord(
+                    batch=len(records),
+                    start_s=start_s,
+                    duration_s=duration_s,
+                    rows=taken,
+                    backlog_rows=backlog,
+                    load=flow.arrivals.rate(start_s),
+                    channels=sum(table.channels for table in self.tables.values()),
+                    imbalance=max(_imbalance(s.channel_busy_s) for s in samples),
+                    bound_ratio=busiest / bound if bound > 0 else 1.0,
+                    moved_slots=moved_slots,
+                    moved_bytes=moved_bytes,
+                    latency_s=latency_s,
+                    latency_max_s=end_s - taken_s,
+                )
+            )
+            cycle = self.controller.step(sample, self._hosts_of())
+            events += cycle.events
+            self.before = self.tables
+            self.tables = {**self.tables, **cycle.tables}
+            now_s, taken_s = end_s, start_s
+        return Run(tuple(records), tuple(events), self.tables)
+
+    def _process(
+        self, rows: float, at_s: float
+    ) -> tuple[list[OperatorSample], float, float, float]:
+        """Every operator's part; the busiest channels, the best possible, and the time in all."""
+        flow = self.flow
+        given: dict[str, float] = {}
+        samples: list[OperatorSample] = []
+        busiest = bound = stages_s = 0.0
+        for operator in flow.operators:
+            table = self.tables[operator.name]
+            taken = sum(given[up] for up in operator.upstream) if operator.upstream else rows
+            shares = self._shares_of(operator, at_s)
+            counted = self.chance.poisson(shares * taken).astype(np.float64)
+            jitter = 1 + flow.noise * self.chance.standard_normal(operator.slots)
+            busy_s = counted * operator.row_s * np.maximum(jitter, 0.1)
+            of_channels = np.bincount(table.slots, weights=busy_s, minlength=table.channels).astype(
+                np.float64
+            )
+            given[operator.name] = taken * operator.selectivity
+            samples.append(
+                OperatorSample(
+                    name=operator.name,
+                    table=table,
+                    rows=counted,
+                    busy_s=busy_s,
+                    keys=counted,
+                    state_bytes=np.full(operator.slots, operator.slot_bytes),
+                    channel_busy_s=of_channels,
+                    rows_out=given[operator.name],
+                )
+            )
+            hottest_s = operator.keys.hottest(operator.keys.version(at_s)) * float(busy_s.sum())
+            busiest += float(of_channels.max())
+            bound += max(float(of_channels.mean()), hottest_s)
+            stages_s += self._stage_s(operator, table, counted, of_channels)
+        return samples, busiest, bound, stages_s
+
+    def _stage_s(
+        self, operator: SimOperator, table: RoutingTable, counted: Loads, of_channels: Loads
+    ) -> float:
+        """As long as the busiest channel, the fullest host, and the fullest network card."""
+        cluster = self.flow.cluster
+        hosts = _hosts(table.channels, cluster.hosts)
+        of_hosts = np.bincount(hosts, weights=of_channels, minlength=cluster.hosts)
+        rows = np.bincount(hosts[table.slots], weights=counted, minlength=cluster.hosts)
+        return max(
+            float(of_channels.max()),
+            float(of_hosts.max()) / cluster.cores,
+            float(rows.max()) * operator.row_bytes / cluster.bytes_per_s,
+        )
+
+    def _move(self) -> tuple[float, int, float]:
+        """What the change of tables costs: seconds, slots, bytes over the network."""
+        cluster = self.flow.cluster
+        seconds, slots, bytes_moved = 0.0, 0, 0.0
+        for operator in self.flow.operators:
+            old, new = self.before[operator.name], self.tables[operator.name]
+            if old is new:
+                continue
+            moved = moves(old, new)
+            donor = _hosts(old.channels, cluster.hosts)[old.slots[moved]]
+            taker = _hosts(new.channels, cluster.hosts)[new.slots[moved]]
+            away = donor != taker
+            out = np.bincount(donor[away], minlength=cluster.hosts)
+            into = np.bincount(taker[away], minlength=cluster.hosts)
+            opened = np.bincount(new.slots[moved], minlength=new.channels)
+            most = max(int(out.max()), int(into.max())) * operator.slot_bytes
+            seconds += most / cluster.bytes_per_s + int(opened.max()) * cluster.slot_s
+            seconds += cluster.sync_s if self.synchronises else 0.0
+            slots += moved.size
+            bytes_moved += float(np.count_nonzero(away)) * operator.slot_bytes
+        return seconds, slots, bytes_moved
+
+    def _shares_of(self, operator: SimOperator, at_s: float) -> Loads:
+        version = operator.keys.version(at_s)
+        known = self._shares.get(operator.name)
+        if known is None or known[0] != version:
+            known = (version, operator.keys.shares(version, operator.slots))
+            self._shares[operator.name] = known
+        return known[1]
+
+    def _hosts_of(self) -> dict[str, Sequence[int]]:
+        # One channel more than any table has now, so that a plan can look up the ones it adds.
+        most = self.flow.cluster.hosts * self.flow.cluster.cores
+        hosts = self.flow.cluster.hosts
+        return {o.name: _hosts(max(most, o.slots), hosts).tolist() for o in self.flow.operators}
+
+
+def _hosts(channels: int, hosts: int) -> npt.NDArray[np.int64]:
+    """Channels go round the hosts, so that a channel that stays stays where it is."""
+    return np.arange(channels) % hosts
+
+
+def _imbalance(busy_s: Loads) -> float:
+    mean = float(busy_s.mean())
+    return float(busy_s.max()) / mean if mean > 0 else 1.0
+
+
+def _with_backlog(sample: OperatorSample, rows: float) -> OperatorSample:
+    return replace(sample, backlog_rows=rows)

@@ -1,0 +1,8 @@
+"""Tests of operators without Spark, and of whole flows: `OperatorHarness` and `StreamTest`."""
+
+from __future__ import annotations
+
+from braided.testing.operator import OperatorHarness
+from braided.testing.stream import StreamTest
+
+__all__ = ["OperatorHarness", "StreamTest"]

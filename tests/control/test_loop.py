@@ -1,0 +1,304 @@
+"""The loop: decisions with reasons, held back, dropped, superseded, judged; and the log of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braided.control.balancers import Static
+from braided.control.events import (
+    Decided,
+    Event,
+    EventLogError,
+    Judged,
+    Measured,
+    Planned,
+    encode,
+    packed,
+    read,
+    unpacked,
+)
+from braided.control.executors import Layout
+from braided.control.loop import Controller, Cycle
+from braided.control.measurement import FlowSample, FlowView, HeavyKey, OperatorSample
+from braided.control.policy import Limits, Memory, Wish
+from braided.control.rates import Off
+from braided.control.settings import Settings
+from braided.control.table import RoutingTable
+from braided.control.worth import Prices, weigh
+from operator_views import view
+
+SLOTS = 32
+
+
+def sample(
+    batch: int,
+    table: RoutingTable,
+    rows: np.ndarray | None = None,
+    speed: np.ndarray | None = None,
+    heavy: tuple[HeavyKey, ...] = (),
+    pinned: frozenset[bytes] = frozenset(),
+) -> FlowSample:
+    """A batch of one second; `speed` is by how much each channel is slower than it should be."""
+    counted = np.full(SLOTS, 100.0) if rows is None else rows
+    busy = counted * 0.001
+    if speed is not None:
+        busy = busy * speed[table.slots]
+    of_channels = np.bincount(table.slots, weights=busy, minlength=table.channels)
+    operator = OperatorSample(
+        name="o",
+        table=table,
+        rows=counted,
+        busy_s=busy,
+        keys=counted,
+        state_bytes=np.full(SLOTS, 1000.0),
+        channel_busy_s=of_channels.astype(float),
+        rows_out=float(counted.sum()),
+        heavy=heavy,
+        pinned=pinned,
+    )
+    return FlowSample(batch, 1.0, 1.0, 0.1 + float(of_channels.max()), (operator,))
+
+
+def of(cycle: Cycle, kind: type[Event]) -> list[Event]:
+    return [event for event in cycle.events if isinstance(event, kind)]
+
+
+@dataclass
+class Wants:
+    """A scale policy that wants what it is told to want."""
+
+    channels: int
+
+    def scale(
+        self, flow: FlowView, limits: Limits, memory: Memory
+    ) -> tuple[Mapping[str, Wish], Memory]:
+        return {"o": Wish(self.channels, "because")}, {"asked": memory.get("asked", 0) + 1}
+
+
+def hot(slot: int = 0, rows: float = 2000.0) -> np.ndarray:
+    counted = np.full(SLOTS, 100.0)
+    counted[slot : slot + 4] = rows
+    return counted
+
+
+def test_a_cycle_measures_decides_plans_and_later_judges() -> None:
+    controller = Controller(Settings(scale=Off()))
+    table = RoutingTable(0, 4, np.arange(SLOTS) // 8)
+    cycle = controller.step(sample(0, table, hot()))
+    after = cycle.tables["o"]
+    assert after.epoch == 1
+    measured, decided, planned = cycle.events
+    assert isinstance(measured, Measured)
+    assert measured.imbalance > 3
+    assert isinstance(decided, Decided)
+    assert (decided.kind, decided.metric) == ("balance", "busiest_share")
+    assert decided.expected is not None
+    assert decided.before is not None
+    assert decided.expected < decided.before
+    assert isinstance(planned, Planned)
+    assert planned.decisions == (decided.decision,)
+    assert planned.moved_slots >= 3
+    assert planned.gain_s > planned.cost_s
+    # In effect, and it came as expected.
+    cycle = controller.step(sample(1, after, hot()))
+    (judged,) = of(cycle, Judged)
+    assert isinstance(judged, Judged)
+    assert (judged.decision, judged.verdict) == (decided.decision, "effective")
+    assert judged.observed == pytest.approx(judged.expected, rel=0.01)
+
+
+def test_nothing_new_is_decided_while_a_request_is_on_its_way() -> None:
+    controller = Controller(Settings(scale=Off()))
+    table = RoutingTable(0, 4, np.arange(SLOTS) // 8)
+    assert controller.step(sample(0, table, hot())).tables
+    assert not controller.step(sample(1, table, hot(8))).tables
+
+
+def test_somebody_elses_table_supersedes_ours() -> None:
+    controller = Controller(Settings(scale=Off()))
+    table = RoutingTable(0, 4, np.arange(SLOTS) // 8)
+    controller.step(sample(0, table, hot()))
+    theirs = RoutingTable(3, 2, np.arange(SLOTS) % 2)
+    (judged,) = of(controller.step(sample(1, theirs)), Judged)
+    assert isinstance(judged, Judged)
+    assert judged.verdict == "superseded"
+
+
+def test_a_decision_that_does_not_help_is_marked_and_held_back() -> None:
+    controller = Controller(Settings(scale=Off()))
+    table = RoutingTable(0, 4, np.arange(SLOTS) // 8)
+    speed = np.array([1.0, 1.0, 1.0, 1.0])
+    after = controller.step(sample(0, table, hot(), speed)).tables["o"]
+    # Whatever is moved, another channel is slow: a host that is ill, say.
+    ill = np.ones(4)
+    ill[int(after.slots[0])] = 30.0
+    cycle = controller.step(sample(1, after, hot(), ill))
+    (judged,) = of(cycle, Judged)
+    assert isinstance(judged, Judged)
+    assert judged.verdict == "ineffective"
+    assert judged.held_until is not None
+    # What came once may be an accident; the second time there would be something to move.
+    cycle = controller.step(sample(2, after, hot(), ill))
+    held = [e for e in of(cycle, Decided) if isinstance(e, Decided) and e.held]
+    assert [e.kind for e in held] == ["balance"]
+    assert "did not help before" in held[0].held
+    assert not cycle.tables
+    # Said once; and forgotten when the time is over.
+    again = controller.step(sample(3, after, hot(), ill))
+    assert not of(again, Decided)
+    later = controller.step(sample(judged.held_until + 1, after, hot(), ill))
+    assert later.tables
+
+
+def test_what_does_not_pay_is_dropped_and_not_repeated_in_every_batch() -> None:
+    prices = Prices(slot_s=100.0)
+    controller = Controller(Settings(scale=Off(), prices=prices))
+    table = RoutingTable(0, 4, np.arange(SLOTS) // 8)
+    cycle = controller.step(sample(0, table, hot()))
+    (planned,) = of(cycle, Planned)
+    assert isinstance(planned, Planned)
+    assert planned.dropped
+    assert not cycle.tables
+    assert not of(controller.step(sample(1, table, hot())), Planned)
+    assert of(controller.step(sample(25, table, hot())), Planned)
+
+
+def test_state_that_has_to_travel_is_part_of_the_price() -> None:
+    table = RoutingTable(0, 2, np.zeros(4, dtype=np.int32))
+    after = RoutingTable(1, 2, np.array([0, 0, 1, 1]))
+    seen = view(table, np.ones(4), state_bytes=np.full(4, 5e9))
+    assert weigh(seen, after, Prices()).pays
+    apart = weigh(seen, after, Prices(), hosts=[0, 1])
+    assert apart.moved_bytes == 1e10
+    assert not apart.pays
+    assert weigh(seen, after, Prices(), hosts=[0, 0]).pays
+
+
+def test_channels_are_bounded_and_fewer_come_only_when_it_is_calm() -> None:
+    limits = Limits(channels_min=2, channels_max=6, calm_batches=3)
+    wants = Wants(9)
+    controller = Controller(Settings(scale=wants, limits=limits))
+    table = RoutingTable.initial(SLOTS, 4)
+    table = controller.step(sample(0, table)).tables["o"]
+    assert table.channels == 6
+    wants.channels = 1
+    counts = []
+    for batch in range(1, 5):
+        table = controller.step(sample(batch, table)).tables.get("o", table)
+        counts.append(table.channels)
+    assert counts == [6, 6, 2, 2]
+
+
+def test_after_a_change_the_next_one_waits_for_the_cool_down() -> None:
+    limits = Limits(cooldown_batches=5, channels_max=30)
+    wants = Wants(6)
+    controller = Controller(Settings(scale=wants, limits=limits))
+    table = controller.step(sample(0, RoutingTable.initial(SLOTS, 4))).tables["o"]
+    wants.channels = 9
+    cycle = controller.step(sample(1, table))
+    (held,) = [e for e in of(cycle, Decided) if isinstance(e, Decided) and e.kind == "scale-up"]
+    assert held.held == "cooling down since batch 0"
+    assert controller.step(sample(6, table)).tables["o"].channels == 9
+
+
+def test_a_restart_goes_on_with_what_was_known() -> None:
+    settings = Settings(scale=Wants(6), limits=Limits(cooldown_batches=5))
+    controller = Controller(settings)
+    table = controller.step(sample(0, RoutingTable.initial(SLOTS, 4))).tables["o"]
+    memory = json.loads(json.dumps(controller.memory()))
+    restarted = Controller(Settings(scale=Wants(9), limits=settings.limits), memory)
+    cycle = restarted.step(sample(1, table))
+    assert "o" not in cycle.tables or cycle.tables["o"].channels == 6
+    assert restarted.memory()["policy"] == {"asked": 2}
+    later = [e.decision for e in cycle.events if isinstance(e, Decided)]
+    assert min(later, default=99) > 1  # numbers go on as well
+
+
+def test_hot_keys_are_pinned_and_cooled_keys_let_go() -> None:
+    controller = Controller(Settings(scale=Off(), balance=Static()))
+    table = RoutingTable.initial(SLOTS, 4)
+    heavy = HeavyKey(b"k", 0, 1500.0, 1400.0, 1600.0)
+    cycle = controller.step(sample(0, table, hot(), heavy=(heavy,)))
+    assert cycle.pin == {"o": (b"k",)}
+    (decided,) = of(cycle, Decided)
+    assert isinstance(decided, Decided)
+    assert (decided.kind, decided.key) == ("pin", b"k".hex())
+    pinned = frozenset([b"k"])
+    unpinned = [controller.step(sample(batch, table, pinned=pinned)).unpin for batch in range(1, 6)]
+    assert unpinned == [{}, {}, {}, {}, {"o": (b"k",)}]
+
+
+def test_the_same_samples_lead_to_the_same_events() -> None:
+    def run() -> list[bytes]:
+        controller, table, lines = Controller(), RoutingTable.initial(SLOTS, 4), []
+        for batch in range(12):
+            cycle = controller.step(sample(batch, table, hot(batch % 3 * 8)))
+            table = cycle.tables.get("o", table)
+            lines += [encode(event) for event in cycle.events]
+        return lines
+
+    assert run() == run()
+
+
+def test_the_log_can_be_read_back_and_a_torn_last_line_is_passed_over() -> None:
+    controller, table = Controller(), RoutingTable.initial(SLOTS, 4)
+    events: list[Event] = []
+    for batch in range(8):
+        cycle = controller.step(sample(batch, table, hot(batch % 2 * 8)))
+        table = cycle.tables.get("o", table)
+        events += cycle.events
+    lines = [encode(event) for event in events]
+    assert all(json.loads(line)["type"] for line in lines)
+    assert list(read(lines)) == events
+    assert list(read([*lines, lines[0][:40]])) == events
+    with pytest.raises(EventLogError, match="line 2 is no event"):
+        list(read([lines[0], b"{}\n", lines[1]]))
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40))
+def test_loads_are_packed_to_within_a_part_of_the_highest(values: list[float]) -> None:
+    load = np.array(values)
+    error = np.abs(unpacked(packed(load)) - load)
+    assert error.max() <= load.max() / 65535 * 0.51
+    with pytest.raises(EventLogError):
+        unpacked("nothing")
+
+
+def test_numbers_that_json_does_not_have_are_not_in_the_log() -> None:
+    controller = Controller()
+    nothing = sample(0, RoutingTable.initial(SLOTS, 4), np.zeros(SLOTS))
+    for event in controller.step(nothing).events:
+        for value in json.loads(encode(event)).values():
+            assert not isinstance(value, float) or math.isfinite(value)
+
+
+def test_an_operator_without_rows_gives_its_channels_back() -> None:
+    controller = Controller(Settings(limits=Limits(calm_batches=2)))
+    table = RoutingTable.initial(SLOTS, 8)
+    for batch in range(5):
+        rows = None if batch == 0 else np.zeros(SLOTS)
+        table = controller.step(sample(batch, table, rows)).tables.get("o", table)
+    assert table.channels == 1
+
+
+def test_executors_stay_as_they_were_asked_for_while_their_table_is_on_its_way() -> None:
+    wants = Wants(8)
+    controller = Controller(Settings(scale=wants, executors=2))
+    old = Layout.even(SLOTS, 2, 4).table()
+    first = hot(0, 1000.0)  # the first executor has most of the load
+    new = controller.step(sample(0, old, first)).tables["o"]
+    asked = controller.layout("o")
+    assert asked is not None
+    assert len(asked.channels[0]) > len(asked.channels[1])
+    controller.step(sample(1, old, first))  # one more batch with the old table
+    cycle = controller.step(sample(2, new, first))
+    assert controller.layout("o") == asked
+    assert "o" not in cycle.tables

@@ -1,0 +1,30 @@
+"""Whether a flow continues the state of a checkpoint, decided from descriptions alone."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from braided.engine.checkpoint import fit
+from braided.errors import CheckpointMismatchError
+from braided.state.codec import Field, StateCodec
+from braided.state.manifest import OperatorMeta, OperatorView, View
+
+CODEC = StateCodec("Totals", [Field("total", int, 0)])
+META = OperatorMeta(
+    ordinal=0, slots=8, key="struct<k:string>", state=CODEC.describe(), codec="msgpack-1"
+)
+
+
+def view_of(meta: OperatorMeta) -> View:
+    return View("flow", 3, {"Totals": OperatorView.empty(meta)}, ())
+
+
+@pytest.mark.parametrize("before", ["ProcessingTime", "EventTime"])
+def test_another_time_mode_is_refused_by_operator(before: str) -> None:
+    after = "EventTime" if before == "ProcessingTime" else "ProcessingTime"
+    kept = msgspec.structs.replace(META, time_mode=before)
+    given = msgspec.structs.replace(META, time_mode=after)
+    with pytest.raises(CheckpointMismatchError, match=rf"'Totals' has timeMode='{before}'.*timers"):
+        fit(view_of(kept), {"Totals": given}, {"Totals": CODEC}, None)
+    assert fit(view_of(kept), {"Totals": kept}, {"Totals": CODEC}, None) == {"Totals": kept}

@@ -1,0 +1,128 @@
+"""The simulated cluster: the same run from the same seed, and policies that do what they should."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from braided.control.balancers import Elasticutor, Rc, Static
+from braided.control.events import Decided, Judged
+from braided.control.model import Model
+from braided.control.policy import Limits
+from braided.control.rates import Ds2, Off
+from braided.control.saso import Saso
+from braided.control.settings import Settings
+from braided.sim import SCENARIOS
+from braided.sim.arrivals import Constant, Spike
+from braided.sim.cluster import Cluster, Flow, SimOperator, simulate
+from braided.sim.keys import Hotspot, Zipf
+from braided.sim.scenarios import run_scenario
+
+FIXED = Limits(channels_min=16, channels_max=16)
+
+
+def skewed(skew: float, shuffles: float) -> Flow:
+    keys = Zipf(keys=10_000, skew=skew, shuffles_per_minute=shuffles)
+    return Flow(
+        Cluster(hosts=2, cores=8),
+        (SimOperator("sum", keys, channels=16),),
+        Constant(9000),
+        duration_s=90,
+    )
+
+
+SURGE = Flow(
+    Cluster(hosts=4, cores=8),
+    (SimOperator("sum", Zipf(), channels=3),),
+    Spike(2000, 8000, 40, 20),
+    duration_s=100,
+)
+
+
+def test_a_run_is_determined_by_its_seed() -> None:
+    flow = replace(skewed(0.8, 4), duration_s=20)
+    once, again = simulate(flow, Settings()), simulate(flow, Settings())
+    assert once == again
+    assert once != simulate(replace(flow, seed=1), Settings())
+
+
+@pytest.mark.parametrize("shuffles", [0, 2, 16])
+@pytest.mark.parametrize("skew", [0.5, 0.8])
+def test_slots_are_balanced_to_near_the_bound_from_the_second_batch_on(
+    skew: float, shuffles: float
+) -> None:
+    flow = skewed(skew, shuffles)
+    run = simulate(flow, Settings(scale=Off(), limits=FIXED))
+    keys = flow.operators[0].keys
+    versions = [keys.version(b.start_s) for b in run.batches]
+    settled = [
+        b.bound_ratio
+        for n, b in enumerate(run.batches)
+        if n and versions[n] == versions[n - 1]  # not the first one of a new distribution
+    ]
+    assert np.median(settled) <= 1.15
+    static = simulate(flow, Settings(scale=Off(), balance=Static(), limits=FIXED))
+    assert np.median(settled) < np.median([b.bound_ratio for b in static.batches])
+
+
+def test_whoever_synchronises_everybody_pays_for_it() -> None:
+    flow = skewed(0.8, 16)
+    ours = simulate(flow, Settings(scale=Off(), balance=Elasticutor(1.05), limits=FIXED))
+    rc = simulate(flow, Settings(scale=Off(), balance=Rc(1.05), limits=FIXED))
+    assert rc.summary()["latency_s"] > ours.summary()["latency_s"]
+
+
+@pytest.mark.parametrize("policy", [Ds2(), Model(target_s=1.5)])
+def test_a_surge_is_followed_within_three_batches(policy: Ds2 | Model) -> None:
+    run = simulate(SURGE, Settings(scale=policy, limits=Limits(channels_max=32)))
+    first = next(b.batch for b in run.batches if b.start_s > 41)
+    assert max(b.channels for b in run.batches[first : first + 4]) >= 9
+    # And back, when it is over; channels are cheap enough to wait for calm.
+    assert run.batches[-1].channels <= 6
+    still = simulate(SURGE, Settings(scale=Off()))
+    assert run.summary()["latency_p99_s"] < 0.2 * float(still.summary()["latency_p99_s"])
+
+
+def test_saso_follows_a_surge_level_by_level_and_comes_to_rest() -> None:
+    flow = replace(SURGE, arrivals=Spike(2000, 5000, 40, 200), duration_s=140)
+    run = simulate(flow, Settings(scale=Saso(), limits=Limits(channels_max=32)))
+    used = [b.channels for b in run.batches]
+    assert 6 <= used[-1] <= 11
+    assert len(set(used[-20:])) == 1
+    assert run.batches[-1].duration_s < 1
+
+
+def test_executors_keep_slots_on_their_own_channels() -> None:
+    keys = Hotspot(hot_keys=200, share=0.5, every_s=20)
+    flow = Flow(
+        Cluster(hosts=4, cores=8),
+        (SimOperator("sum", keys, slots=512, channels=16),),
+        Constant(9000),
+        duration_s=60,
+    )
+    settings = Settings(scale=Off(), limits=FIXED, executors=4, reshape_every_batches=25)
+    run = simulate(flow, settings)
+    assert run.summary()["imbalance"] < 1.6
+    kinds = {e.kind for e in run.events if isinstance(e, Decided)}
+    assert "balance" in kinds
+
+
+def test_decisions_say_what_they_expect_and_are_judged() -> None:
+    run = simulate(SURGE, Settings(limits=Limits(channels_max=32)))
+    scaled = [e for e in run.events if isinstance(e, Decided) and e.kind == "scale-up"]
+    judged = {e.decision: e for e in run.events if isinstance(e, Judged)}
+    assert scaled
+    for decision in scaled:
+        assert decision.metric in ("throughput", "busiest_share")
+        assert decision.reason
+        assert decision.held or judged[decision.decision].verdict != "ineffective"
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_runs_and_draws(name: str) -> None:
+    result = run_scenario(name)
+    assert result.table
+    assert result.panels
+    assert all(np.isfinite(v) for v in result.fields.values() if isinstance(v, float))

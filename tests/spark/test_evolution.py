@@ -1,0 +1,168 @@
+"""Operators whose fields change between starts of a query."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import braided
+from braided.errors import CheckpointMismatchError
+from braided.state.files import Files
+from braided.state.keys import KeyCodec
+from braided.state.slots import ChannelState, Limits
+from stream_harness import Feed, Lab, committed_view, manifests_of, timers_of
+
+SCHEMA = "k string, v int"
+FAR_AWAY_MS = 4_000_000_000_000
+
+
+def version(number: int) -> type[braided.Operator]:
+    """`Totals` as it was written over time."""
+
+    class Base(braided.Operator, abstract=True):
+        def onTimer(self, fired: Any) -> None: ...
+
+    if number == 1:
+
+        class Totals(Base):
+            count: int = 0
+            sum: int = 0
+
+            def onRow(self, row: Any) -> Iterator[Any]:
+                self.count += 1
+                self.sum += row.v
+                self.setTimer(FAR_AWAY_MS + row.v)
+                yield row.k, self.sum
+
+        return Totals
+    if number == 2:
+
+        class Totals(Base):  # type: ignore[no-redef]
+            total: float = braided.renamed("sum", default=0.0)
+            names: list[str] = ["new"]  # noqa: RUF012
+            count: int = 0
+
+            def onRow(self, row: Any) -> Iterator[Any]:
+                if row.v < 0:
+                    return  # only looks
+                self.count += 1
+                self.total += row.v + 0.5
+                yield row.k, int(self.total * 10)
+
+        return Totals
+
+    class Totals(Base):  # type: ignore[no-redef]
+        average: float = 0.0
+        names: list[str] | None = None
+
+        def onRow(self, row: Any) -> Iterator[Any]:
+            yield row.k, int(self.average * 10)
+
+        @classmethod
+        def upgrade(cls, old: dict[str, Any]) -> dict[str, Any]:
+            total = old.get("total", old.get("sum"))
+            return {"average": total / old["count"], "names": old.get("names")}
+
+    return Totals
+
+
+def flow(feed: Feed, number: int) -> braided.Stream:
+    grouped = braided.stream(feed.frame()).groupBy("k")
+    return grouped.apply(version(number), SCHEMA)
+
+
+def test_state_lives_through_versions_of_its_fields_key_by_key(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    feed.add([(k, v) for v in (1, 2) for k in ("asleep", "looked", "awake")])
+    # Snapshots come soon, and hold records of several versions.
+    caches = lab.home / "caches"
+    often = {
+        "cache.dir": str(caches),
+        "slots": 2,
+        "channels": 1,
+        "snapshot.minBytes": 1,
+        "snapshot.factor": 0.1,
+    }
+    lab.run(flow(feed, 1), **often)
+    before = timers_of(lab.checkpoint, flow(feed, 1))
+    assert len(before) == 3
+
+    feed.add([("awake", 3), ("looked", -1), ("born", 4)])
+    lab.run(flow(feed, 2), **often)
+    manifests = manifests_of(lab.checkpoint)
+    written = manifests[max(manifests)].operators["Totals"]
+    assert written.meta is not None
+    assert len(written.meta.history) == 2
+    assert written.keys == 4
+    state = lab.state(flow(feed, 2))
+    assert state == {
+        ("asleep",): {"total": 3.0, "names": ["new"], "count": 2},
+        ("looked",): {"total": 3.0, "names": ["new"], "count": 2},
+        ("awake",): {"total": 6.5, "names": ["new"], "count": 3},
+        ("born",): {"total": 4.5, "names": ["new"], "count": 1},
+    }
+    assert timers_of(lab.checkpoint, flow(feed, 2)) == before
+    assert versions_of(lab) == {"asleep": 1, "looked": 1, "awake": 2, "born": 2}
+
+    # What is left by 1 and 2 is read by 3, from the durable files alone.
+    for number in range(3):  # enough for snapshots of everything
+        feed.add([("born", number)])
+        lab.run(flow(feed, 2), **often)
+    kept = manifests_of(lab.checkpoint).values()
+    assert any(run.snapshot for manifest in kept for run in manifest.operators["Totals"].runs)
+    shutil.rmtree(caches)
+    feed.add([("asleep", 0), ("awake", 0)])
+    lab.run(flow(feed, 3), **often)
+    assert sorted(lab.rows()[-2:]) == [("asleep", 15), ("awake", 21)]
+    assert lab.state(flow(feed, 3))[("asleep",)] == {"average": 1.5, "names": None}
+    assert timers_of(lab.checkpoint, flow(feed, 3)) == before
+
+
+def versions_of(lab: Lab) -> dict[str, int]:
+    """By which version of the fields each key's record was written."""
+    view = committed_view(lab.checkpoint).operators["Totals"]
+    state = ChannelState(Files(str(lab.checkpoint / "braided")), None, "Totals", view, Limits())
+    keys = KeyCodec(pa.schema([("k", pa.string())]))
+    return {
+        str(keys.decode(suffix[1:])[0]): record[0]
+        for slot in range(view.meta.slots)
+        for suffix, record in state.slot(slot).scan(b"k")
+    }
+
+
+def test_a_change_that_loses_something_is_refused_and_does_no_harm(lab: Lab) -> None:
+    class Totals(braided.Operator):
+        count: str = ""
+        sum: int = 0
+
+        def onRow(self, row: Any) -> None: ...
+
+    feed = lab.feed(SCHEMA)
+    feed.add([("a", 1)])
+    lab.run(flow(feed, 1), "noop")
+    source = braided.stream(feed.frame()).groupBy("k")
+    with pytest.raises(CheckpointMismatchError, match=r"'Totals'.*count: int became str.*upgrade"):
+        lab.start(source.apply(Totals, SCHEMA), "noop")
+    with pytest.raises(CheckpointMismatchError, match="as if it were another operator"):
+        lab.start(source.apply(other(), SCHEMA), "noop")
+    watermarked = feed.frame().selectExpr("k", "v", "timestamp_seconds(v) AS ts")
+    events = braided.stream(watermarked.withWatermark("ts", "1 second")).groupBy("k")
+    with pytest.raises(CheckpointMismatchError, match=r"'Totals' has timeMode='ProcessingTime'"):
+        lab.start(events.apply(version(1), SCHEMA, timeMode="EventTime"), "noop")
+    feed.add([("a", 2)])
+    lab.run(flow(feed, 1), "noop")
+    assert lab.state(flow(feed, 1)) == {("a",): {"count": 2, "sum": 3}}
+
+
+def other() -> type[braided.Operator]:
+    class Totals(braided.Operator):
+        last: dt.date | None = None
+
+        def onRow(self, row: Any) -> None: ...
+
+    return Totals
