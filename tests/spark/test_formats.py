@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 import braided
 from braided.errors import UnsupportedError
@@ -64,13 +64,19 @@ def test_a_data_source_in_python_is_written_to_at_least_once(
     assert Counter(rows_in(path)) == Counter([*TOTALS, *twice])
 
 
-@pytest.fixture
-def with_delta(lab: Lab) -> Iterator[Lab]:
+@pytest.fixture(scope="module")
+def delta_session(spark: SparkSession) -> SparkSession:
     """A session with something called delta that skips known transactions; Delta Lake itself
     is not at hand.
     """
-    with Lab(lab.spark.newSession(), lab.home) as other:
-        other.spark.dataSource.register(DeltaRule)
+    session = spark.newSession()
+    session.dataSource.register(DeltaRule)
+    return session
+
+
+@pytest.fixture
+def with_delta(lab: Lab, delta_session: SparkSession) -> Iterator[Lab]:
+    with Lab(delta_session, lab.home) as other:
         yield other
 
 
