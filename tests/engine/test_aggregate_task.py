@@ -91,7 +91,15 @@ class Flow:
         if commit:
             table = RoutingTable.initial(SLOTS, 1)
             outcome = Outcome(
-                self.batch + 1, 0, now, {"agg": self.meta}, {"agg": table}, {"agg": [report]}, ()
+                batch=self.batch + 1,
+                batch_time_ms=0,
+                watermark_ms=now,
+                metas={"agg": self.meta},
+                tables={"agg": table},
+                reports={"agg": [report]},
+                outputs=(),
+                fed_back=[],
+                initial={},
             )
             self.manifests.write(manifest_of(outcome, self.view, "flow", "test", False))
             self.batch += 1
