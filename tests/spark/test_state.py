@@ -228,17 +228,18 @@ def test_the_command_reads_a_newer_version_when_one_is_removed_meanwhile(
     )
 
     def overtaken(*args: Any) -> DataFrame:
-        """A batch is committed, and the one before removed, right after the version is chosen."""
+        """Batches are committed, and the one before removed, right after the version is chosen."""
         monkeypatch.undo()
         df = braided.state(*args)
-        feed.add(ROWS[12:])
-        lab.run(flow, retainedManifests=1, fullManifestEvery=1)
+        for rows in (ROWS[12:], ROWS[:3]):
+            feed.add(rows)
+            lab.run(flow, retainedManifests=2, fullManifestEvery=1)
         return df
 
     monkeypatch.setattr(inspect_state, "state", overtaken)
     inspect_state.show(given, lab.spark)
     printed = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert {row["batch"] for row in printed} == {1}
+    assert {row["batch"] for row in printed} == {2}
 
 
 @pytest.mark.parametrize(

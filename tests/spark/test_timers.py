@@ -216,27 +216,3 @@ class TestEventTime:
             t.addData(("a", at(20), 3))  # late by now
             t.checkAnswer(("a", 1, 105))
             t.checkState({"b": {"rows": [2]}})
-
-
-def test_rows_that_a_filter_drops_move_the_watermark_and_timers_fire(lab: Lab) -> None:
-    class Expire(braided.Operator):
-        seen: int = 0
-
-        def onRow(self, row: Any) -> None:
-            self.seen += 1
-            self.setTimer(row.ts)
-
-        def onTimer(self, fired: dt.datetime) -> Iterator[tuple[str, int]]:
-            yield self.key.k, self.seen
-
-    feed = lab.feed(TIMED)
-    rows = feed.frame().withWatermark("ts", "1 second").where("k != 'noise'")
-    flow = braided.stream(rows).groupBy("k").apply(Expire, "k string, n int", timeMode="EventTime")
-    utc = dt.UTC
-    with lab.running(flow, channels=2) as query:
-        feed.add([("a", at(100).replace(tzinfo=utc), 1)])
-        query.processAllAvailable()
-        assert lab.rows() == []
-        feed.add([("noise", at(200).replace(tzinfo=utc), 1)])
-        query.processAllAvailable()
-        wait_until(lambda: lab.rows() == [("a", 1)], "the timer")
