@@ -96,8 +96,7 @@ class Engine:
         self._spark = spark
         self._log = SparkLog(Path(location))
         self._files = checkpoint.braided_files(Path(location))
-        assert self._files.local is not None
-        self.bell = Bell(self._files.local / "bell")
+        self.bell = Bell(location)
         self._manifests = Manifests(self._files)
         self._lease = Lease.acquire(self._files, f"query on {location}")
         try:

@@ -11,7 +11,9 @@ whenever Spark asks for the latest offset.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import tempfile
 import threading
 import time
 import uuid
@@ -38,7 +40,11 @@ class _Ring(msgspec.Struct, frozen=True):
 class Bell:
     """The driver's end: what asks for a batch without input."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, location: str) -> None:
+        # Of the checkpoint, so that what a killed process left is found, but not in it: a bell
+        # must ring when the checkpoint's disk is full.
+        home = hashlib.blake2b(location.encode(), digest_size=8).hexdigest()
+        directory = Path(tempfile.gettempdir()) / f"braided-bell-{home}"
         self.path = directory / f"{uuid.uuid4().hex[:12]}.json"
         self._lock = threading.Lock()
         self._due_ms: int | None = None
@@ -81,8 +87,9 @@ class Bell:
     def close(self) -> None:
         with self._lock:
             self._hung = False
-            with contextlib.suppress(OSError):  # on a disk that takes no changes: the next start
+            with contextlib.suppress(OSError):  # if it can't go now, it does at the next start
                 self.path.unlink(missing_ok=True)
+                self.path.parent.rmdir()
 
     def _write(self) -> None:
         if not self._hung:
