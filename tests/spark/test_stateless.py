@@ -203,7 +203,7 @@ def test_what_depends_on_chance_or_on_a_stream_is_refused_after_an_operator(lab:
     with pytest.raises(UnsupportedError, match="static DataFrame"):
         flow.join(feed.frame(), "k")
     with pytest.raises(UnsupportedError, match=r"\.apply\(OperatorClass, schema\)"):
-        flow.groupBy("k").count()
+        flow.groupBy("k").applyInPandas(print, SCHEMA)
     with pytest.raises(AnalysisException, match="nothing"):
         flow.select("nothing")
     with pytest.raises(AttributeError, match="no_such_method"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -59,9 +59,11 @@ class Jvm:
             found.setShortName(name)
         given = self._class("org.apache.spark.sql.util.CaseInsensitiveStringMap")(options)
         schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema_json)
-        declared = (
-            self._jvm.scala.Option.apply(schema) if found.supportsExternalMetadata() else None
-        )
+        try:
+            takes_schema = bool(found.supportsExternalMetadata())
+        except Py4JError:  # py4j does not see every method that an interface brings along
+            takes_schema = False
+        declared = self._jvm.scala.Option.apply(schema) if takes_schema else None
         table = self._object(f"{_SOURCES}.v2.DataSourceV2Utils").getTableFromProvider(
             found, given, declared or self._none
         )
