@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 import braided
+from braided.engine.tick import Bell
 from braided.errors import FencedError
 from stream_harness import Lab
 from stream_operators import SCHEMA, BatchTotals, Totals
@@ -137,17 +138,19 @@ def test_bells_and_listings_of_killed_queries_go_at_the_next_start(lab: Lab) -> 
     feed = lab.feed(SCHEMA)
     feed.add(ROWS)
     flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
-    home = lab.checkpoint / "braided"
-    for leftover in ("out/7-abc-0.list/0", "out/7-abc-1/part-0", "bell/0123.json", "bell/0123.new"):
-        (home / leftover).parent.mkdir(parents=True, exist_ok=True)
-        (home / leftover).touch()
-    (home / "out/7-abc-2.list").mkdir()
-    (home / "out/7-abc-3").mkdir()
+    out = lab.checkpoint / "braided" / "out"
+    bells = Bell(str(lab.checkpoint)).path.parent
+    left = (out / "7-abc-0.list/0", out / "7-abc-1/part-0", bells / "0123.json", bells / "0123.new")
+    for leftover in left:
+        leftover.parent.mkdir(parents=True, exist_ok=True)
+        leftover.touch()
+    (out / "7-abc-2.list").mkdir()
+    (out / "7-abc-3").mkdir()
     with lab.running(flow) as query:
         query.processAllAvailable()
-        assert [path.suffix for path in (home / "bell").iterdir()] == [".json"]
-        assert [path.name for path in (home / "out").iterdir()] == ["7-abc-1"]  # not yet committed
-    assert list((home / "bell").iterdir()) == []
+        assert [path.suffix for path in bells.iterdir()] == [".json"]
+        assert [path.name for path in out.iterdir()] == ["7-abc-1"]  # not yet committed
+    assert not bells.exists()
 
 
 @pytest.mark.parametrize("channels", [0, -1, True, 2.0, "3", None, 9])

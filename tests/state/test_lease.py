@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,20 @@ def test_releasing_twice_is_fine(tmp_path: Path) -> None:
     lease.release()
     assert other.held()
     other.release()
+
+
+def test_two_threads_may_release_at_once(tmp_path: Path) -> None:
+    # As the thread that stops a query and the one that waits for its end do.
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(200):
+                lease = Lease.acquire(Files(tmp_path), "q")
+                for released in [threads.submit(lease.release) for _ in range(4)]:
+                    released.result()
+    finally:
+        sys.setswitchinterval(switch)
 
 
 def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 Spark calls `foreachBatch` only when a source has news. Carried rows, due timers and commands
 must not wait for that, so every flow's input is united with this source. What is waiting is said
-in a small file in the checkpoint, the *bell*: `need` asks for a batch at once, `due_ms` for one at
-that time. Each start has a bell of its own, and takes away those that queries which were killed
+in a small temporary file, the *bell*: `need` asks for a batch at once, `due_ms` for one at that
+time. Each start has a bell of its own, and takes away those that queries which were killed
 left behind. The reader runs in a Python process of its own beside the driver and looks at the bell
 whenever Spark asks for the latest offset.
 """

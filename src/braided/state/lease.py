@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import socket
+import threading
 import weakref
 
 from braided.errors import FencedError, UnsupportedError
@@ -33,6 +34,7 @@ class Lease:
         self.owner = owner
         self._path = path
         self._descriptor: int | None = descriptor
+        self._releasing = threading.Lock()
         _held.add(self)
 
     @classmethod
@@ -67,19 +69,21 @@ class Lease:
 
     def held(self) -> bool:
         """Whether the lease is still this one's, and the file still the one that is locked."""
-        if self._descriptor is None:
+        descriptor = self._descriptor
+        if descriptor is None:
             return False
         try:
-            return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
+            return os.path.samestat(os.fstat(descriptor), os.stat(self._path))
         except OSError:
             return False
 
     def release(self) -> None:
-        """Gives the lease back; again is fine."""
-        if self._descriptor is not None:
-            # Closing alone would not do while a child just forked still has its copy.
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        self._close()
+        """Gives the lease back; again is fine, and from several threads at once."""
+        with self._releasing:
+            if self._descriptor is not None:
+                # Closing alone would not do while a child just forked still has its copy.
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self._close()
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
