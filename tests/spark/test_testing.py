@@ -84,6 +84,13 @@ def test_a_crash_anywhere_leaves_each_answer_once(spark: SparkSession) -> None:
             t.checkState({"a": {"count": number, "total": float(number)}, **others})
 
 
+def test_a_crash_that_does_not_come_fails_the_test(spark: SparkSession) -> None:
+    with StreamTest(spark, READINGS, mean, options={"braided.channels": 1}) as t:
+        t.crash(at="task-rows")
+        with pytest.raises(AssertionError, match="the batch ended without coming there"):
+            t.rescale(2)  # a batch, but no row, so no task that reads one
+
+
 def test_the_watermark_fires_timers_and_makes_rows_late(spark: SparkSession) -> None:
     def flow(rows: braided.Stream) -> braided.Stream:
         return rows.groupBy("id").apply(Silence, "id string, last timestamp", "EventTime")

@@ -168,6 +168,19 @@ class TestEventTime:
         assert timers_of(lab.checkpoint, flow) == {("b",): (135_000,)}
         assert lab.state(flow) == {("b",): {"rows": [3]}}
 
+    def test_rows_that_a_filter_drops_move_the_watermark_and_timers_fire(self, lab: Lab) -> None:
+        feed = lab.feed(TIMED)
+        # A condition on the time itself: others Spark evaluates before it looks at the time.
+        rows = feed.frame().withWatermark("ts", "10 seconds").filter("n > 0 OR ts IS NULL")
+        flow = self.flow(braided.stream(rows))
+        with lab.running(flow, channels=2) as query:
+            feed.add([("a", at(100), 1)])
+            query.processAllAvailable()
+            feed.add([("dropped", at(130), 0)])
+            query.processAllAvailable()
+            wait_until(lambda: len(lab.rows()) > 0, "the watermark")
+        assert lab.rows() == [("a", 1, 105)]
+
     def test_rows_behind_the_watermark_of_the_batch_before_are_dropped(
         self, spark: SparkSession
     ) -> None:
