@@ -17,6 +17,7 @@ from braided.engine.commit import Outcome, manifest_of
 from braided.engine.route import PLACE_SHIFT
 from braided.engine.task import BatchSpec
 from braided.errors import OperatorError
+from braided.state.columns import COLUMNS
 from braided.state.files import Files
 from braided.state.manifest import OperatorMeta
 from braided.state.manifests import Manifests
@@ -46,7 +47,7 @@ class Flow:
             parts=(Part("add_checked", 1, "sum(v)"), Part("add", 1, "count(1)")),
             sub_keys=sub_keys,
         )
-        self.meta = OperatorMeta(ordinal=0, slots=SLOTS, key="", state="", codec="columns-1")
+        self.meta = OperatorMeta(ordinal=0, slots=SLOTS, key="", state="", codec=COLUMNS)
         self.manifests = Manifests(Files(str(home / "root")))
         self.batch = -1
         self.watermark_s = 0

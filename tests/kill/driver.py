@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import braided
 from braided import failpoints
@@ -57,6 +58,10 @@ def main(job: Job) -> None:
     rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(job.input)
     if job.sink == "branches":
         sinks = branches.writers(rows, Path(job.output))
+    elif job.operator == "aggregates":
+        counted = F.count("*").alias("count"), F.sum("amount").alias("total")
+        flow = braided.stream(rows).groupBy("key").agg(*counted).name("op")
+        sinks = [_sink(flow.writeStream.outputMode("update"), job)]
     else:
         operator, schema = OPERATORS[job.operator]
         flow = braided.stream(rows).groupBy("key").apply(operator, schema).name("op")

@@ -174,6 +174,22 @@ def nothing_is_left_behind(scene: Scene) -> None:
     assert not Bell(str(scene.checkpoint)).path.parent.exists()
 
 
+def test_aggregates_count_each_row_once_wherever_the_driver_is_killed(stage: Stage) -> None:
+    batches = random_batches(7)
+    scene = stage.scene(batches, "aggregates", **OFTEN)
+    for point in ("task-rows:2", "task-after-changelog:4", "after-manifest:1", "publishing:2"):
+        scene.dies_at(point)
+    scene.finishes()
+    expected = []
+    running: dict[str, tuple[int, int]] = {}
+    for batch in batches:
+        for row in batch:
+            count, total = running.get(row.key, (0, 0))
+            running[row.key] = count + 1, total + row.amount
+        expected += [(key, *running[key]) for key in {row.key for row in batch}]
+    assert ordered(scene.published()) == sorted(expected)
+
+
 def test_every_fail_point_in_the_source_is_died_at() -> None:
     source = Path(braided.__file__).parent.rglob("*.py")
     places = {

@@ -41,6 +41,10 @@ def totals(lab: Lab, feed: Any, **kwargs: Any) -> braided.Stream:
     return stream.apply(Totals, SCHEMA, **kwargs).name("totals")
 
 
+def at(seconds: int) -> dt.datetime:
+    return dt.datetime(2024, 1, 1, 0, 0, seconds)
+
+
 def by_key(df: DataFrame) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     rows = df.collect()
     found = {tuple(row["key"]): tuple(row["state"]) for row in rows}
@@ -181,16 +185,46 @@ def test_two_versions_are_compared_key_by_key(lab: Lab) -> None:
     assert braided.stateDiff(lab.checkpoint, lab.spark, 1).count() == 0
 
 
-def test_state_that_is_no_record_of_fields_is_refused(lab: Lab) -> None:
+def test_aggregates_are_shown_by_key_and_window_and_compared(lab: Lab) -> None:
+    feed = lab.feed("k string, ts timestamp, n int")
+    rows = feed.frame(maxFilesPerTrigger=1).withWatermark("ts", "1 hour")
+    means = (
+        braided.stream(rows)
+        .groupBy(F.window("ts", "10 seconds"), "k")
+        .agg(F.avg("n"), F.max("n").alias("most"), F.collect_set("n"))
+        .name("means")
+    )
+    feed.add([("a", at(1), 1), ("a", at(2), 3), ("b", at(12), None)])
+    feed.add([("a", at(3), 5)])
+    lab.run(means)
+    found = {
+        (row.key.k, row.key.window.start): (*row.state[:3], sorted(row.state[3]))
+        for row in braided.state(lab.checkpoint, lab.spark, "means").collect()
+    }
+    assert found == {
+        ("a", at(0)): (9.0, 3, 5, [1, 3, 5]),
+        ("b", at(10)): (None, 0, None, []),
+    }
+    frame = braided.state(lab.checkpoint, lab.spark, "means", version=0)
+    names = frame.schema["state"].dataType.names
+    assert names == ["avg(n) sum", "avg(n) count", "max(n)", "collect_set(n)"]
+    assert frame.filter("key.k = 'a'").select("state.`avg(n) sum`").collect() == [Row(4.0)]
+    [change] = braided.stateDiff(lab.checkpoint, lab.spark, 0, 1).collect()
+    assert (change.key.k, change.change, change.before[0], change.after[0]) == (
+        "a", "changed", 4.0, 9.0,
+    )  # fmt: skip
+
+
+def test_state_of_an_unknown_kind_is_refused(lab: Lab) -> None:
     feed = lab.feed(SCHEMA)
     feed.add(ROWS)
     lab.run(totals(lab, feed))
     [manifest] = (lab.checkpoint / "braided/manifests").glob("0*.json")
     body = json.loads(manifest.read_text())["manifest"]
-    text = json.dumps(body).replace("msgpack-1", "columns-1")
+    text = json.dumps(body).replace("msgpack-1", "other-1")
     checksum = digest_of(b"\n" + text.encode())
     manifest.write_text(f'{{"checksum":"{checksum}","previous":"","manifest":{text}}}')
-    with pytest.raises(UnsupportedError, match="'totals' keeps its state as columns-1"):
+    with pytest.raises(UnsupportedError, match="'totals' keeps its state as other-1"):
         braided.state(lab.checkpoint, lab.spark)
 
 

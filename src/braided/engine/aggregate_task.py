@@ -80,6 +80,7 @@ class AggregateTask:
         assert context is not None
         settle()
         batch = BatchSpec.decode(context.getLocalProperty(BATCH_PROPERTY) or "")
+        failpoints.arm(batch.failpoint)
         try:
             run = _Run(self._spec, batch, context.partitionId())
             for chunk in run.process(chunks):

@@ -161,11 +161,21 @@ class Aggregation:
     def _name_partials(self) -> None:
         partials: list[str] = []
         parts: list[Part] = []
+        labels: list[str] = []
         for (recipe, _), expression in zip(self._recipes, self._parts.functions, strict=True):
             partials += recipe.partials
             text = expression.sql()
             parts += [Part(rule, columns, text) for rule, columns in recipe.rules]
+            several = len(recipe.partials) > 1
+            labels += [
+                f"{text} {sql.partition('(')[0]}" if several else text for sql in recipe.partials
+            ]
         self.parts = tuple(parts)
+        self.labels = [
+            f"{label} {labels[:i].count(label) + 1}" if labels.count(label) > 1 else label
+            for i, label in enumerate(labels)
+        ]
+        """What each partial result is, for people who look at the state."""
         self.partials = [f"__braided_p{i}" for i in range(len(partials))]
         named = zip(partials, self.partials, strict=True)
         self._partial = [F.expr(sql).alias(name)._jc for sql, name in named]

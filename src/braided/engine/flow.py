@@ -15,6 +15,7 @@ were made from:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +28,7 @@ from braided.engine.aggregation import Aggregation
 from braided.engine.route import Keys
 from braided.engine.stateless import Stateless
 from braided.errors import DefinitionError, UnsupportedError
+from braided.state.columns import COLUMNS
 
 __all__ = [
     "AggregateStep",
@@ -129,14 +131,15 @@ class AggregateStep:
 
     @property
     def state(self) -> str:
-        width = len(self.aggregation.groups)
-        kinds = [f.dataType.simpleString() for f in self.aggregation.columns.fields[width:]]
-        rules = [f"{part.rule} {part.name}" for part in self.aggregation.parts]
-        return f"{', '.join(rules)}: {', '.join(kinds)}"
+        aggregation = self.aggregation
+        partials = aggregation.columns.fields[len(aggregation.groups) :]
+        rules = [part.rule for part in aggregation.parts for _ in range(part.columns)]
+        kept = zip(aggregation.labels, rules, partials, strict=True)
+        return json.dumps([[label, rule, f.dataType.simpleString()] for label, rule, f in kept])
 
     @property
     def codec(self) -> str:
-        return "columns-1"
+        return COLUMNS
 
     @property
     def fires(self) -> bool:

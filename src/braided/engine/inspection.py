@@ -8,6 +8,7 @@ version is gone, and the reader is told so.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from braided.errors import (
     UnsupportedError,
 )
 from braided.state.codec import CODEC
+from braided.state.columns import COLUMNS, StoredColumns
 from braided.state.keys import RECORD, RECORD_LONG, KeyCodec, unwrap
 from braided.state.manifest import OperatorView, View
 from braided.state.manifests import Manifests
@@ -140,9 +142,13 @@ class _Source:
     operator: str
     key: pa.Schema
     history: tuple[str, ...]
+    columns: pa.Schema | None
+    """What an aggregation keeps."""
 
     @property
-    def fields(self) -> StoredFields:
+    def fields(self) -> StoredFields | StoredColumns:
+        if self.columns is not None:
+            return StoredColumns(list(self.columns))
         return StoredFields(self.operator, self.history)
 
     def opened(self, batch: int) -> OperatorView | None:
@@ -262,7 +268,7 @@ class _ChangesTask:
 
 
 def _changed(
-    fields: StoredFields, before: dict[bytes, bytes], after: dict[bytes, bytes]
+    fields: StoredFields | StoredColumns, before: dict[bytes, bytes], after: dict[bytes, bytes]
 ) -> Iterator[tuple[bytes, _Record | None, _Record | None]]:
     for key in sorted(before.keys() | after.keys()):
         raw = before.get(key), after.get(key)
@@ -337,13 +343,18 @@ def changes_frame(
 
 def _source(checkpoint: str, view: View, operator: str) -> tuple[_Source, OperatorView]:
     known = view.operators[operator]
-    if known.meta.codec != CODEC:
+    if known.meta.codec not in (CODEC, COLUMNS):
         raise UnsupportedError(
-            f"operator {operator!r} keeps its state as {known.meta.codec}, which can't be shown as "
-            "rows yet; only the state of Operator classes can"
+            f"operator {operator!r} keeps its state as {known.meta.codec}, which this version of "
+            "Braided can't show as rows"
         )
     key = to_arrow_schema(key_schema(known.meta.key), timezone="UTC")
-    return _Source(checkpoint, operator, key, known.meta.history), known
+    columns = None
+    if known.meta.codec == COLUMNS:
+        kept = json.loads(known.meta.state)
+        kinds = [StructField(label, DataType.fromDDL(kind)) for label, _, kind in kept]
+        columns = to_arrow_schema(StructType(kinds), timezone="UTC")
+    return _Source(checkpoint, operator, key, known.meta.history, columns), known
 
 
 def _types(source: _Source) -> tuple[DataType, DataType]:

@@ -26,7 +26,9 @@ import pyarrow as pa
 from braided.errors import UnsupportedError
 from braided.state.keys import from_plain, to_plain
 
-__all__ = ["Column", "Field", "RecordCodec", "choose", "field_of"]
+__all__ = ["COLUMNS", "Column", "Field", "RecordCodec", "StoredColumns", "choose", "field_of"]
+
+COLUMNS = "columns-1"  # named in the manifest
 
 Mask = npt.NDArray[np.bool_]
 
@@ -286,3 +288,23 @@ class RecordCodec:
                 values.append(record[at + 4 : end])
                 at = end
         return found
+
+
+class StoredColumns:
+    """The kept columns of an aggregation as one Arrow column; as `StoredFields` is for fields."""
+
+    def __init__(self, fields: Sequence[pa.Field]) -> None:
+        self.type: pa.DataType = pa.struct(list(fields))
+        self._records = RecordCodec([field_of(field.type, field.name) for field in fields])
+
+    def read(self, raw: bytes) -> tuple[tuple[bytes], tuple[int, ...]]:
+        """A record, which is decoded with many others, and no timers: windows have those."""
+        return (raw,), ()
+
+    def column(self, rows: Sequence[tuple[bytes] | None]) -> pa.Array:
+        """What `read` gave for many keys as one column; None is null."""
+        columns = self._records.decode([None if row is None else row[0] for row in rows])
+        kept = zip(self._records.fields, columns, strict=True)
+        missing = pa.array([row is None for row in rows], pa.bool_())
+        arrays = [field.write(column) for field, column in kept]
+        return pa.StructArray.from_arrays(arrays, fields=list(self.type), mask=missing)
