@@ -26,7 +26,7 @@ demo: setup  ## Runs an elastic pipeline on local Spark, about a minute: start h
 	@$(BIN)/braided demo
 
 test: check  ## Checks the code, then runs all tests; PYTEST_ARGS='-k rescale' picks some
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 
 fuzz: setup  ## Runs the property tests that need no Spark on new random cases, many of them
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/state tests/control tests/sim tests/api $(PYTEST_ARGS)

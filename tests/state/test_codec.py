@@ -334,7 +334,9 @@ UNSTORABLE: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "default", "says"), UNSTORABLE, ids=str)
+@pytest.mark.parametrize(
+    ("kind", "default", "says"), UNSTORABLE, ids=[str(kind) for kind, _, _ in UNSTORABLE]
+)
 def test_a_type_that_cannot_be_stored_is_refused_by_name(
     kind: Any, default: Any, says: str
 ) -> None:
