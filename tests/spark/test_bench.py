@@ -31,7 +31,7 @@ def silent(line: str) -> None:
 
 
 def test_stateful_runs_both_sides_and_finds_their_output_identical(place: Arena) -> None:
-    case = stateful.Case(rows=300, keys=40, warm=1, native=1, braided=2)
+    case = stateful.Case(300, 40, native=stateful.Batches(1, 1), braided=stateful.Batches(1, 2))
     result = stateful.measure(place, case, silent)
     assert result["identical"] is True
     assert result["ratio"] > 0
@@ -56,7 +56,7 @@ def test_floor_tells_what_each_step_of_a_batch_takes(place: Arena) -> None:
 
 
 def test_rescale_sees_both_sides_pause_and_arrive_at_the_same_totals(place: Arena) -> None:
-    size = rescale.Size(keys=200, rows=50, before=1, after=2, interval_s=0.2, load_rows=100)
+    size = rescale.Size(200, 50, before=2, after=2, interval_s=0.2, load_rows=100, control=False)
     result = rescale.measure(place, size, silent)
     assert result["identical"] is True
     assert result["native_pause_s"] > 0

@@ -35,7 +35,7 @@ class Size:
 
 
 _FULL = Size()
-_QUICK = Size(warm=6, batches=10, rounds=1)
+_QUICK = Size(warm=5, batches=8, rounds=1)
 
 
 class Count(braided.Operator):

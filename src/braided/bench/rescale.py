@@ -5,14 +5,15 @@ the time of an output is when its rows can be read: Braided's through its file s
 which Spark's file sink does not take, through foreachBatch. A pause is the longest time between two
 outputs less the median one. The native side is a JVM aggregation with RocksDB that is stopped,
 repartitioned by Spark's own offline tool and started again; the control is Braided without a
-rescale. State is loaded before the clock counts.
+rescale: a run of its own, or with --quick the batches before the rescale. State is loaded before
+the clock counts.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,14 @@ class Size:
     after: int
     interval_s: float
     load_rows: int = 250_000
+    control: bool = True
+    """Whether the control is a run of its own."""
 
 
 def _sizes(quick: bool) -> tuple[Size, ...]:
     if quick:
-        return tuple(Size(keys, 2_000, 3, 4, 0.5, 500_000) for keys in (10_000, 1_000_000))
+        few = Size(10_000, 2_000, before=6, after=4, interval_s=0.5, control=False)
+        return few, replace(few, keys=1_000_000, load_rows=1_000_000)
     return tuple(Size(keys, 10_000, 15, 20, 1.0) for keys in (10_000, 1_000_000))
 
 
@@ -84,6 +88,14 @@ class _Observed:
         times = [at for batch, at in sorted(self.at_s.items()) if batch >= first]
         return [later - earlier for earlier, later in pairwise(times)]
 
+    def until(self, batch: int) -> _Observed:
+        """What the batches before one showed."""
+        return replace(
+            self,
+            at_s={number: at for number, at in self.at_s.items() if number < batch},
+            batch_s={number: s for number, s in self.batch_s.items() if number < batch},
+        )
+
     def rows(self, place: Arena) -> DataFrame:
         read = place.spark.read.schema(f"{TOTALS}, batch int").parquet(self.out)
         return last_per_key(read.select("k", "n", "s"))
@@ -93,7 +105,8 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
     # The tool that repartitions a checkpoint needs this format of it.
     conf = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
     with arena("rescale", conf) as place:
-        _warm(place)
+        if not quick:
+            _warm(place)
         sizes = [
             measure(place, size, progress, native_first=number % 2 == 1)
             for number, size in enumerate(_sizes(quick))
@@ -121,12 +134,15 @@ def measure(
         "native": lambda seen: _native(place, inputs, size, seen, change),
     }
     observed = {}
+    if not size.control:
+        del sides["control"]
     for name in sorted(sides, reverse=native_first, key=list(sides).index):
         observed[name] = _Observed(place.fresh(f"out-{size.keys}-{name}"))
         sides[name](observed[name])
         progress(f"{size.keys:,} keys: {name}: {_shown(observed[name], first)}")
-    control, ours, native = observed["control"], observed["braided"], observed["native"]
-    frames = [inputs.totals(place.spark), *(side.rows(place) for side in (native, ours, control))]
+    ours, native = observed["braided"], observed["native"]
+    control = observed["control"] if size.control else ours.until(change)
+    frames = [inputs.totals(place.spark), *(side.rows(place) for side in observed.values())]
     identical = same_rows(frames)
     progress(f"{size.keys:,} keys: identical: {identical}")
     native_pause_s, pause = pause_s(native.gaps_s(first)), pause_s(ours.gaps_s(first))

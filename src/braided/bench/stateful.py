@@ -7,9 +7,10 @@ warm-up. The outputs are compared: native, Braided and plain SQL over the same f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import braided
 from braided.bench.session import TOTALS, Arena, Inputs, Progress, Query, arena, median, run_all
@@ -23,7 +24,7 @@ from braided.bench.totals import (
     same_rows,
 )
 
-__all__ = ["Case", "measure", "run"]
+__all__ = ["Batches", "Case", "measure", "run"]
 
 _FILES = 2
 """Files a batch, one for each core."""
@@ -31,27 +32,40 @@ _FIRST_ROWS = 1_000
 """A small first batch gets compilation and the start of Python workers over with, on both sides."""
 
 
+class Batches(NamedTuple):
+    """How many batches a side runs: those that are not counted, and those that are."""
+
+    warm: int
+    counted: int
+
+    @property
+    def all(self) -> int:
+        return self.warm + self.counted
+
+
 @dataclass(frozen=True)
 class Case:
-    """How large the batches are, and how many each side runs; the first ones are not counted."""
+    """How large the batches are, and how many each side runs.
+
+    A native batch takes ten times as long, so its code is compiled after fewer of them.
+    """
 
     rows: int
     keys: int
-    warm: int
-    native: int
-    braided: int
+    native: Batches
+    braided: Batches
     rounds: int = 1
 
 
 _FULL = (
-    Case(rows=50_000, keys=10_000, warm=2, native=4, braided=6, rounds=2),
-    Case(rows=500_000, keys=100_000, warm=2, native=2, braided=5, rounds=2),
+    Case(50_000, 10_000, native=Batches(4, 4), braided=Batches(8, 8), rounds=2),
+    Case(500_000, 100_000, native=Batches(2, 2), braided=Batches(6, 6), rounds=2),
 )
-# In the large case the native side starts its one measured batch (about a minute) with no state
-# but that of the small batch, which is easier for it than what Braided is measured with.
+# The large case comes first and leaves warm JVMs and workers to the small one. Its one native batch
+# starts with no state but that of the small first batch, which is easier than what Braided has.
 _QUICK = (
-    Case(rows=50_000, keys=10_000, warm=2, native=1, braided=2),
-    Case(rows=500_000, keys=100_000, warm=1, native=1, braided=2),
+    Case(500_000, 100_000, native=Batches(1, 1), braided=Batches(3, 2)),
+    Case(50_000, 10_000, native=Batches(1, 1), braided=Batches(4, 4)),
 )
 
 
@@ -59,6 +73,8 @@ _QUICK = (
 class _Side:
     name: str
     start: Callable[[Arena, Inputs, str, str], Query]
+    batches: Batches
+    inputs: Inputs
     rates: list[float] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
 
@@ -67,23 +83,25 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
     need_native()
     with arena("stateful") as place:
         cases = [measure(place, case, progress) for case in (_QUICK if quick else _FULL)]
-    return {"cases": cases, "quick": quick}
+    return {"cases": sorted(cases, key=itemgetter("rows")), "quick": quick}
 
 
 def measure(place: Arena, case: Case, progress: Progress) -> dict[str, Any]:
     """Runs one case on all sides and compares what they wrote."""
     name = f"{case.rows}-{case.keys}"
-    counted = {"native": case.native, "braided": case.braided, "onrow": case.braided}
-    inputs = _inputs(place, name, case, max(counted.values()))
+    inputs = _inputs(place, name, case)
     fewer = Inputs(place.work / f"in-{name}-native")
-    fewer.show(inputs.files[: _FILES * (case.warm + case.native)])
-    sides = [_Side("native", _native), _Side("braided", _braided), _Side("onrow", _onrow)]
+    fewer.show(inputs.files[: _FILES * case.native.all])
+    sides = [
+        _Side("native", _native, case.native, fewer),
+        _Side("braided", _braided, case.braided, inputs),
+        _Side("onrow", _onrow, case.braided, inputs),
+    ]
     for turn in range(case.rounds):
         for side in sides if turn % 2 == 0 else reversed(sides):
-            rows = fewer if side.name == "native" else inputs
             path = place.fresh(f"out-{side.name}-{name}-{turn}")
-            query = side.start(place, rows, place.fresh("checkpoint"), path)
-            batches = run_all(query)[case.warm :]
+            query = side.start(place, side.inputs, place.fresh("checkpoint"), path)
+            batches = run_all(query)[side.batches.warm :]
             rates = [_rows_per_s(batch) for batch in batches]
             progress(
                 f"{case.rows:,} rows, {case.keys:,} keys: {side.name:<8}"
@@ -92,9 +110,8 @@ def measure(place: Arena, case: Case, progress: Progress) -> dict[str, Any]:
             side.rates += rates
             side.outputs.append(path)
     native, ours, onrow = sides
-    compared = case.warm + case.native
     frames = [
-        last_per_key(published(place.spark, path, compared))
+        last_per_key(published(place.spark, path, case.native.all))
         for side in sides
         for path in side.outputs
     ]
@@ -118,11 +135,10 @@ def _rows_per_s(batch: Any) -> float:
     return float(1000 * batch["numInputRows"] / batch["durationMs"]["triggerExecution"])
 
 
-def _inputs(place: Arena, name: str, case: Case, counted: int) -> Inputs:
-    """The first batch, the rest of the warm-up, and what counts."""
+def _inputs(place: Arena, name: str, case: Case) -> Inputs:
+    """The small first batch, then all others."""
     inputs = Inputs(place.work / f"in-{name}")
-    sizes: Sequence[int] = [min(_FIRST_ROWS, case.rows), *[case.rows] * (case.warm - 1 + counted)]
-    for rows in sizes:
+    for rows in [min(_FIRST_ROWS, case.rows), *[case.rows] * (case.braided.all - 1)]:
         inputs.add(inputs.random_keys(rows, case.keys), _FILES)
     return inputs
 
