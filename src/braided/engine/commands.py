@@ -1,4 +1,8 @@
-"""What a user asks of a running query; it takes effect at the next batch boundary."""
+"""What a user asks of a running query, and what its controller proposes.
+
+Both take effect at the next batch boundary. A user comes first: a proposal was made for the table
+of then, and is dropped when that table is not there any more.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,7 @@ class Commands:
         self._tables = dict(tables)
         self._bell = bell
         self._waiting: list[tuple[str, _Change]] = []
+        self._proposed: dict[str, RoutingTable] = {}
         self._taken = 0
         self._cut: int | None = None
 
@@ -55,6 +60,11 @@ class Commands:
             self._cut = rows
         self._bell.ring()
 
+    def propose(self, tables: Mapping[str, RoutingTable]) -> None:
+        """Tables for the next batch, if nobody asks for others. Asks for no batch."""
+        with self._lock:
+            self._proposed.update(tables)
+
     def take(self, load_of: Callable[[str], Any]) -> dict[str, RoutingTable]:
         """The tables of the batch that begins now."""
         with self._lock:
@@ -62,6 +72,11 @@ class Commands:
             for name, change in self._waiting:
                 tables[name] = change(tables[name], load_of(name))
             self._taken = len(self._waiting)
+            for name, proposed in self._proposed.items():
+                before = self._tables[name]
+                if tables[name] is before and proposed.epoch == before.epoch + 1:
+                    tables[name] = proposed
+            self._proposed.clear()
             return tables
 
     def cut(self) -> int | None:

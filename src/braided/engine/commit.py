@@ -26,7 +26,7 @@ from braided.state.manifest import (
     to_full,
 )
 
-__all__ = ["Outcome", "manifest_of"]
+__all__ = ["CONTROL", "Outcome", "manifest_of"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,13 @@ class Outcome:
     """What operators in their first batch started with."""
 
 
-def manifest_of(outcome: Outcome, view: View, flow: str, writer: str, full: bool) -> Manifest:
+CONTROL = "control"
+"""Where in a manifest the controller's memory is."""
+
+
+def manifest_of(
+    outcome: Outcome, view: View, flow: str, writer: str, full: bool, memory: str | None = None
+) -> Manifest:
     """The manifest that makes an outcome true on top of a view."""
     operators = {}
     carry = list(outcome.fed_back)
@@ -63,6 +69,7 @@ def manifest_of(outcome: Outcome, view: View, flow: str, writer: str, full: bool
         outputs=outcome.outputs,
         carry=tuple(carry),
         dead=tuple(r.dead for rs in outcome.reports.values() for r in rs if r.dead is not None),
+        extra={} if memory is None else {CONTROL: memory},
     )
     return to_full(view, delta) if full or view.batch < 0 else delta
 

@@ -26,6 +26,7 @@ from pyspark.accumulators import Accumulator
 from braided import failpoints
 from braided.engine.carry import Cut
 from braided.engine.failure import operator_failure, to_text
+from braided.engine.heavy import HeavyKeys
 from braided.engine.program import PackedProgram, Program
 from braided.engine.reports import ChannelReport, ReportBox, SlotReport
 from braided.engine.route import PLACE_SHIFT, TIMER_SEQUENCE, order_columns
@@ -190,6 +191,7 @@ class ChannelRun:
         # measurements
         self.rows: dict[int, int] = {}
         self.busy_ns: dict[int, int] = {}
+        self.heavy = HeavyKeys()
         self.rows_in = self.rows_out = self.keys_touched = 0
 
     # -- the way of the rows ---------------------------------------------------------------
@@ -247,6 +249,7 @@ class ChannelRun:
         begins = starts.tolist()
         ends = [*begins[1:], chunk.num_rows]
         keys = program.keys.encode_batch(heads)
+        self.heavy.add(keys, slots, starts, chunk.num_rows)
         return zip(begins, ends, slots, keys, program.key_rows.rows_of(heads), strict=True)
 
     def _apply_rows(
@@ -544,6 +547,8 @@ class ChannelRun:
                 keys=slot.keys_added,
                 bytes=slot.bytes_added,
                 due_ms=slot.due_ms,
+                keys_held=slot.keys,
+                bytes_held=slot.bytes,
             )
             for slot in changes.slots
         )
@@ -567,6 +572,7 @@ class ChannelRun:
             rebuilt=changes.rebuilt,
             bytes_caught_up=changes.bytes_caught_up,
             cache_errors=changes.cache_errors,
+            heavy=self.heavy.found(self.rows_in),
         )
 
 
