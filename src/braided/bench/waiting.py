@@ -1,0 +1,64 @@
+"""Work that is waiting: a row costs a millisecond whatever the machine, so that 2 cores stand in
+for 16. The same processor runs natively and in Braided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from braided.bench.session import Keys
+
+__all__ = ["ROW_S", "WaitingTotals", "ZipfKeys"]
+
+ROW_S = 0.001
+_SLACK_S = 0.01
+"""Time between two keys that counts as part of their work: what the machine needs for them."""
+
+
+class WaitingTotals(StatefulProcessor):
+    """Count and sum per key, one row out for each key and batch, at `ROW_S` of waiting a row."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._totals = handle.getValueState("totals", "n long, s double")
+        self._deadline_s = 0.0
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        # To a deadline that goes on from key to key: that a sleep takes longer than asked for, and
+        # what the machine does besides, is not added to every key.
+        self._deadline_s = max(self._deadline_s, perf_counter() - _SLACK_S)
+        n, s = self._totals.get() or (0, 0.0)
+        for row in rows:
+            n += 1
+            s += row.v
+            self._deadline_s += ROW_S
+        self._totals.update((n, s))
+        left_s = self._deadline_s - perf_counter()
+        if left_s > 0:
+            sleep(left_s)
+        yield Row(k=key[0], n=n, s=s)
+
+    def close(self) -> None:
+        pass
+
+
+class ZipfKeys:
+    """Keys by a zipf law; a shuffle deals out the frequencies anew."""
+
+    def __init__(self, keys: int, skew: float, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        weights = np.arange(1, keys + 1) ** -skew
+        self._shares = weights / weights.sum()
+        self._names = self._random.permutation(keys)
+
+    def shuffle(self) -> None:
+        self._names = self._random.permutation(self._names.size)
+
+    def draw(self, rows: int) -> Keys:
+        drawn: Keys = self._names[self._random.choice(self._names.size, rows, p=self._shares)]
+        return drawn
