@@ -1,4 +1,6 @@
-"""Policies that know no rest: after every batch other channels, and slots dealt out anew."""
+"""Policies that know no rest: after every batch other channels, slots dealt out anew, and keys
+pinned and let go.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from braided.control.hotkeys import HotKeyRule
 from braided.control.measurement import FlowView, OperatorView
 from braided.control.policy import Limits, Memory, Wish
 from braided.control.table import RoutingTable
 
-__all__ = ["RestlessBalance", "RestlessScale"]
+__all__ = ["RESTLESS_KEYS", "RestlessBalance", "RestlessScale"]
+
+RESTLESS_KEYS = HotKeyRule(
+    pin_share=0.4,
+    unpin_share=0.399,
+    company_share=-1e9,  # also a key that is alone
+    company_least=-1e9,
+    cool_batches=1,
+    pins_max=4,
+)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from braided.control.events import Failed, read
 from braided.control.rates import Ds2, Off
-from braided.control.table import RoutingTable
+from braided.control.table import Pin, RoutingTable
 from braided.engine.commands import Commands
 from braided.engine.eventlog import EventLog
 from braided.engine.heavy import HeavyKeys
+from braided.engine.policies import policies_of
 from braided.engine.sampling import waiting_rows
-from braided.engine.steer import policies_of
 from braided.engine.tick import Bell
 from braided.options import Options
 
@@ -69,12 +69,12 @@ def test_the_heaviest_keys_are_counted_exactly_however_rows_are_cut_into_chunks(
         part = np.array(rows[begin : begin + chunk])
         starts = np.flatnonzero(np.diff(part, prepend=-1))
         keys = [b"%d" % key for key in part[starts]]
-        heavy.add(keys, [int(key) % 4 for key in part[starts]], starts, len(part))
+        heavy.add(keys, part[starts] * 3, starts, len(part))
     counts = sorted(Counter(rows).values(), reverse=True)
     expected = [n for n in counts if n >= max(2, 0.05 * len(rows))][:4]
     found = heavy.found(len(rows))
     assert [each.rows for each in found] == expected
-    assert all(each.slot == int(each.key) % 4 for each in found)
+    assert all(each.place == int(each.key) * 3 for each in found)
     assert all(rows.count(int(each.key)) == each.rows for each in found)
 
 
@@ -112,6 +112,27 @@ def test_a_command_that_changes_nothing_leaves_the_proposal() -> None:
     commands.propose({"o": moved(TABLE)})
     commands.rescale(2, None)
     assert taken(commands) == moved(TABLE)
+
+
+def test_a_pin_joins_whatever_table_the_batch_gets() -> None:
+    commands = Commands({"o": TABLE}, Bell("nowhere"))
+    pin = Pin(b"hot", hash=11, check=5, slot=6)  # its hash is slot 3's
+    commands.propose({"o": moved(TABLE)})
+    commands.propose_pin("o", pin)
+    now = taken(commands)
+    assert (now.epoch, now.pins, now.slots[3]) == (1, (pin,), now.slots[6])
+    commands.done({"o": now})
+    commands.propose_pin("o", pin)  # once more changes nothing
+    assert taken(commands) is now
+    commands.rescale(4, None)
+    commands.rescale(3, None)
+    commands.propose_pin("o", b"hot")
+    after = taken(commands)
+    assert (after.channels, after.epoch, after.pins) == (3, 3, ())
+    assert after.slots[3] == after.slots[6]
+    commands.done({"o": after})
+    commands.propose({"o": RoutingTable(4, 3, after.slots, (pin,))})  # nobody pins by a table
+    assert taken(commands) is after
 
 
 # -- the event log ---------------------------------------------------------------------------

@@ -21,12 +21,13 @@ import braided
 from braided import failpoints
 from braided.api.writer import StreamWriter
 from braided.control.table import RoutingTable
+from braided.engine import policies
 from braided.engine.commands import Commands
 from braided.engine.progress import ProgressLog
 from braided.engine.steer import Helm
 from kill import branches
 from kill.operators import OPERATORS
-from restless import RestlessBalance, RestlessScale
+from restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
 
 __all__ = ["Job"]
 
@@ -75,6 +76,7 @@ def main(job: Job) -> None:
 def _hand_over_to_adversary(writer: StreamWriter) -> None:
     writer.option("braided.scale", RestlessScale(5)).option("braided.balance", RestlessBalance(5))
     writer.option("braided.channels.max", 4)
+    policies.HOT_KEYS = RESTLESS_KEYS
     # Every batch waits for what the controller makes of the one before, so that each is changed.
     take = Commands.take
     helms: list[Helm] = []

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 
 import braided
 from braided.cli import main
 from braided.control.events import Decided, Event, Failed, Judged, Measured, Planned, read
 from braided.control.table import RoutingTable
+from braided.engine.pinning import key_hashes
+from braided.engine.route import pin_hashes
+from braided.state.keys import KeyCodec
 from stream_harness import Feed, Lab, manifests_of
 from stream_operators import Waits
 
@@ -168,3 +175,60 @@ def test_a_memory_that_can_not_be_read_is_done_without(
     step(lab, feed, query, [1, 2])
     query.stop()
     is_exact(lab, flow, [1, 2], 2)
+
+
+def test_a_hot_key_leaves_its_company_and_returns_when_it_has_cooled(lab: Lab) -> None:
+    feed = lab.feed("k int")
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Waits, "k int, n int")
+    hot, *others = keys_of_slots(lab, {3}, 4)
+    counts: Counter[int] = Counter()
+
+    def batch(rows: dict[int, int]) -> None:
+        counts.update(rows)
+        feed.add([(key,) for key, count in rows.items() for _ in range(count)])
+        query.processAllAvailable()
+        assert query._engine._steering.settled(60)
+
+    def slot_of_hot() -> int:
+        (pin,) = query.routing()["Waits"].pins or (None,)
+        return 3 if pin is None else pin.slot
+
+    query = lab.start(flow, channels=2, slots=16)
+    for _ in range(7):
+        batch({hot: 60, **dict.fromkeys(others, 12)})
+    (pin,) = query.routing()["Waits"].pins
+    assert pin.slot != 3 and pin.hash % 16 == 3
+    channels = query.routing()["Waits"].slots
+    assert channels[pin.slot] != channels[3], "and then the others left it alone"
+    query.stop()
+    query = lab.start(flow, slots=16)
+    assert slot_of_hot() == pin.slot
+    for _ in range(10):
+        batch({hot: 1, **dict.fromkeys(others, 20)})
+    assert query.routing()["Waits"].pins == ()
+    query.stop()
+    assert lab.state(flow) == {(key,): {"rows": rows} for key, rows in counts.items()}
+    assert sorted(lab.rows()) == sorted(
+        (key, n) for key, rows in counts.items() for n in range(1, rows + 1)
+    )
+    decided = [e.kind for e in events_of(lab) if isinstance(e, Decided)]
+    assert {"pin", "unpin"} <= set(decided)
+
+
+@pytest.mark.parametrize(
+    "ddl, key",
+    [
+        ("k int", (7,)),
+        ("k int", (None,)),
+        ("k bigint, s string", (-3, "é")),
+        ("k timestamp, d date", (datetime(2024, 5, 6, 7, 8, 9), date(1969, 1, 2))),
+        ("k double, b binary", (-0.0, b"x")),
+        ("k decimal(10,2), s struct<a: smallint, b: boolean>", (Decimal("1.50"), (3, True))),
+    ],
+)
+def test_the_hashes_of_a_key_are_those_of_its_rows(lab: Lab, ddl: str, key: Any) -> None:
+    rows = lab.spark.createDataFrame([key], ddl)
+    codec = KeyCodec(to_arrow_schema(rows.schema, timezone="UTC"))
+    (encoded,) = codec.encode_batch([column.combine_chunks() for column in rows.toArrow().columns])
+    expected = rows.selectExpr(*pin_hashes(", ".join(rows.columns))).head()
+    assert key_hashes(lab.spark, rows.schema, encoded) == tuple(expected or ())

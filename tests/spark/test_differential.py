@@ -23,8 +23,9 @@ from pyspark.sql import functions as F
 
 import braided
 from braided.api.operator import state_codec
+from braided.engine import policies
 from braided.engine.flow import flow_of
-from restless import RestlessBalance, RestlessScale
+from restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
 from stream_harness import Feed, Lab, manifests_of, rows_by_batch, timers_of
 from stream_operators import FAMILY, SCHEMA, Oracle, Row, Tagged
 
@@ -178,14 +179,21 @@ def test_state_and_output_equal_a_plain_python_oracle(
 def test_state_and_output_are_exact_with_policies_that_know_no_rest(
     spark: SparkSession, plan: Plan, seed: int
 ) -> None:
-    """Other channels and slots dealt out anew after every batch but the first of a process."""
+    """Other channels, slots dealt out anew and keys pinned and let go, after every batch but the
+    first of a process.
+    """
     chance = random.Random(seed)
     rows = [
         (chance.choice([None, *"abcde"]), chance.choice([None, 0, 1, 2]), chance.randrange(16), seq)
         for seq in range(320)
     ]
     batches = [tuple(rows[begin : begin + 20]) for begin in range(0, len(rows), 20)]
-    with tempfile.TemporaryDirectory() as home, Lab(spark, Path(home)) as lab:
+    with (
+        tempfile.TemporaryDirectory() as home,
+        Lab(spark, Path(home)) as lab,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(policies, "HOT_KEYS", RESTLESS_KEYS)
         feed = lab.feed(SCHEMA)
         flow = _flow(plan, feed.frame())
         options: dict[str, Any] = {
@@ -210,6 +218,7 @@ def test_state_and_output_are_exact_with_policies_that_know_no_rest(
         # decision finds no batch.
         assert max(part.epoch for part in parts) >= 8
         assert len({part.channels for part in parts}) > 2
+        assert len({pin.key for part in parts for pin in part.pins or ()}) > 1
         _is_exact(lab, plan, feed, flow, len(rows))
 
 

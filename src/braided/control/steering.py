@@ -258,7 +258,7 @@ class Steering:
             slots = before.slots.copy()
             for old, new in renamed.items():
                 slots[before.slots == old] = new
-            before = RoutingTable(before.epoch, max(before.channels, channels), slots)
+            before = RoutingTable(before.epoch, max(before.channels, channels), slots, before.pins)
         after = policy.balance(replace(operator, table=before, layout=layout), channels)
         if after is operator.table:
             return after, layout, decided

@@ -30,7 +30,8 @@ from pyspark.sql.types import (
 from braided import failpoints
 from braided.api.operator import state_codec
 from braided.control.measure import SlotLoads
-from braided.control.table import RoutingTable, moves
+from braided.control.pins import moved_keys
+from braided.control.table import Pin, RoutingTable, moves
 from braided.engine import checkpoint
 from braided.engine.checkpoint import BatchTimes, SparkLog
 from braided.engine.commands import Commands
@@ -41,14 +42,16 @@ from braided.engine.flow import AggregateStep, Flow, OperatorStep
 from braided.engine.gate import Gate, Stopped
 from braided.engine.initial import Imported, write_initial
 from braided.engine.inputs import Inputs
+from braided.engine.pinning import key_hashes
 from braided.engine.place import Place
 from braided.engine.plan import FlowPlan
+from braided.engine.policies import policies_of
 from braided.engine.progress import ProgressLog, Steps, section
 from braided.engine.reports import ChannelReport, ReportBox
 from braided.engine.sampling import Sampler, waiting_rows
 from braided.engine.sinks import Sink, Sitting
-from braided.engine.steer import Batch, Helm, policies_of
-from braided.engine.task import BatchSpec, import_task
+from braided.engine.steer import Batch, Helm
+from braided.engine.task import BatchSpec, Rehousing, import_task
 from braided.engine.tick import Bell
 from braided.errors import (
     BraidedError,
@@ -142,7 +145,12 @@ class Engine:
             self.tables[name] = (
                 RoutingTable.initial(meta.slots, min(self.options.channels, meta.slots))
                 if known is None
-                else RoutingTable(known.epoch, known.channels, known.table.astype(np.int32))
+                else RoutingTable(
+                    known.epoch,
+                    known.channels,
+                    known.table.astype(np.int32),
+                    tuple(Pin(p.key, p.hash, p.check, p.slot) for p in known.pins),
+                )
             )
         self.commands = Commands(self.tables, self.bell)
         self._loads = {name: SlotLoads(meta.slots) for name, meta in metas.items()}
@@ -196,14 +204,24 @@ class Engine:
             Sampler(self.flow, self._interval_s),
             EventLog(Path(self._files.root)),
             self._proposed,
+            self._propose_pin,
             lambda batch, content: self.progress.amend(batch, "control", content),
             lambda: waiting_rows(self.spark_progress()),
+            self._hashes,
         )
 
     def _proposed(self, tables: Mapping[str, RoutingTable]) -> None:
         """Tables that the controller would like, from its own thread."""
         self.warm(max(table.channels for table in tables.values()))
         self.commands.propose(tables)
+
+    def _propose_pin(self, name: str, change: Pin | bytes) -> None:
+        self.commands.propose_pin(name, change)
+
+    def _hashes(self, name: str, key: bytes) -> tuple[int, int]:
+        """The hashes of a key, by the same JVM expressions that route its rows."""
+        step = next(step for step in self.flow.steps if step.name == name)
+        return key_hashes(self._spark, step.key_schema, key)
 
     def close(self) -> None:
         """Lets go of the checkpoint. Safe to call again."""
@@ -305,6 +323,11 @@ class Engine:
         initial = self._initial(batch)
         due = self._due(tables, times)
         channels = {name: table.channels for name, table in tables.items()}
+        rehoused = {
+            name: found
+            for name, table in tables.items()
+            if (found := _rehoused(self.tables[name], table))
+        }
         for attempt in range(1, TRIES + 1):
             token = uuid.uuid4().hex[:12]
             spec = BatchSpec(
@@ -315,6 +338,7 @@ class Engine:
                 late_watermark_ms=self._late_watermark_ms,
                 due=due,
                 cut=cut,
+                rehoused=rehoused,
                 initial={name: start.runs for name, start in initial.items()},
                 failpoint=failpoints.armed(),
             )
@@ -506,6 +530,15 @@ class Engine:
             most = 2**31 - 1 if bounded else CHUNK_BYTES
             spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(most))
             self._configured = True
+
+
+def _rehoused(before: RoutingTable, after: RoutingTable) -> dict[int, list[Rehousing]]:
+    """The keys that change slots, by the channel that has both."""
+    found: dict[int, list[Rehousing]] = {}
+    for moved in moved_keys(before, after):
+        channel = int(after.slots[moved.taker])
+        found.setdefault(channel, []).append(Rehousing(moved.key, moved.donor, moved.taker))
+    return found
 
 
 def _all_slots(table: RoutingTable) -> dict[int, list[int]]:

@@ -20,6 +20,7 @@ from braided.state.manifest import (
     Manifest,
     OperatorMeta,
     OperatorPart,
+    PinnedKey,
     Prepared,
     View,
     encode_table,
@@ -78,6 +79,7 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
     before = view.operators.get(name)
     table = outcome.tables[name]
     changed = before is None or before.epoch != table.epoch
+    pins = tuple(PinnedKey(p.key, p.hash, p.check, p.slot) for p in table.pins)
     snaps = [report.snap for report in reports if report.snap is not None]
     logs = [report.log for report in reports if report.log is not None]
     slots = [slot for report in reports for slot in report.slots]
@@ -97,4 +99,5 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
         due=due,
         keys=keys + sum(s.keys for s in slots),
         bytes=size + sum(s.bytes for s in slots),
+        pins=pins if changed else None,
     )

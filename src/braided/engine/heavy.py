@@ -32,11 +32,11 @@ class HeavyKeys:
     def add(
         self,
         keys: Sequence[bytes],
-        slots: Sequence[int],
+        places: npt.NDArray[Any],
         starts: npt.NDArray[Any],
         rows: int,
     ) -> None:
-        """A chunk: where each run begins, its key and slot, and how many rows there are in all."""
+        """A chunk: where each run begins, its key and place, and how many rows there are in all."""
         lengths = np.diff(starts, append=rows)
         last = lengths.size - 1
         runs = {0, last}
@@ -47,13 +47,15 @@ class HeavyKeys:
         for run in runs:
             key = keys[run]
             before = self._rows.get(key, (0, 0))[1]
-            self._rows[key] = slots[run], before + int(lengths[run])
+            self._rows[key] = int(places[run]), before + int(lengths[run])
 
     def found(self, rows: int) -> tuple[KeyRows, ...]:
         """The heaviest of a channel that had so many rows, heaviest first."""
         least = max(2.0, LEAST_SHARE * rows)
         heavy = [
-            KeyRows(key, slot, count) for key, (slot, count) in self._rows.items() if count >= least
+            KeyRows(key, place, count)
+            for key, (place, count) in self._rows.items()
+            if count >= least
         ]
         heavy.sort(key=lambda each: (-each.rows, each.key))
         return tuple(heavy[:MOST])

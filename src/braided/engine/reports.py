@@ -34,10 +34,10 @@ class SlotReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeyRows(msgspec.Struct, frozen=True, array_like=True):
-    """A key that had many of its channel's rows."""
+    """A key that had many of its channel's rows; `place` is slot and bits of its hash."""
 
     key: bytes
-    slot: int
+    place: int
     rows: int
 
 

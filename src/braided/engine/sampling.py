@@ -16,7 +16,8 @@ from braided.control.measurement import FlowSample, HeavyKey, OperatorSample
 from braided.control.table import Loads, RoutingTable
 from braided.engine.commit import Outcome
 from braided.engine.flow import Flow, Keyed, Node
-from braided.engine.reports import ChannelReport
+from braided.engine.reports import ChannelReport, KeyRows
+from braided.engine.route import PLACE_SHIFT
 from braided.state.manifest import OperatorView, View
 
 __all__ = ["EAGER_S", "Sampler", "upstream_of", "waiting_rows"]
@@ -111,13 +112,15 @@ def _operator(
         channel_busy_s=np.array([max(0, report.busy_ns) / 1e9 for report in reports]),
         rows_out=float(sum(report.rows_out for report in reports)),
         backlog_rows=backlog,
-        heavy=tuple(
-            # Counted and not estimated, so the bounds are the count itself.
-            HeavyKey(each.key, each.slot, float(each.rows), float(each.rows), float(each.rows))
-            for report in reports
-            for each in report.heavy
-        ),
+        heavy=tuple(_heavy(each) for report in reports for each in report.heavy),
+        pinned=frozenset(pin.key for pin in table.pins),
     )
+
+
+def _heavy(seen: KeyRows) -> HeavyKey:
+    # Counted and not estimated, so the bounds are the count itself.
+    rows = float(seen.rows)
+    return HeavyKey(seen.key, seen.place >> PLACE_SHIFT, rows, rows, rows)
 
 
 def upstream_of(flow: Flow) -> Mapping[str, tuple[str, ...]]:

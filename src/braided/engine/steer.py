@@ -13,36 +13,28 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from braided.control.balance import channel_loads
 from braided.control.events import Decided, Event, Failed, Judged, Planned
-from braided.control.guarded import Guard, GuardedBalance, GuardedScale
-from braided.control.hotkeys import HotKeyRule
+from braided.control.hotkeys import free_slot
 from braided.control.loop import Controller, Cycle
 from braided.control.measurement import OperatorView
-from braided.control.model import Model
-from braided.control.policy import Limits
-from braided.control.registry import balance_policy, scale_policy
-from braided.control.settings import Settings
-from braided.control.table import RoutingTable
-from braided.control.worth import Prices
+from braided.control.table import Pin, RoutingTable
 from braided.engine.commit import Outcome
 from braided.engine.eventlog import EventLog
+from braided.engine.policies import Policies
+from braided.engine.reports import ChannelReport
+from braided.engine.route import PLACE_SHIFT, is_place_of
 from braided.engine.sampling import Sampler
-from braided.options import Options
 from braided.state.manifest import View
 
-__all__ = ["Batch", "Helm", "policies_of"]
+__all__ = ["Batch", "Helm"]
 
 _WAITING_MAX = 8
 """Batches that may wait for a slow policy; of more, the oldest are forgotten."""
-_SETTLE_BATCHES = 2
-"""The first batches of a process start workers and fill caches."""
-_LEAST_BATCH_S = 0.05
-"""What a plan has to save in a batch: less than this is what a busy machine does to clocks."""
 _CLOSE_S = 1.0
 
 log = logging.getLogger("braided")
@@ -57,45 +49,6 @@ class Batch:
     ended_s: float
 
 
-@dataclass(frozen=True)
-class Policies:
-    """Who decides, in words and as settings of a controller."""
-
-    scale: str
-    balance: str
-    settings: Settings
-    guard: Guard
-
-
-def policies_of(options: Options, parallelism: int) -> Policies:
-    """What the options ask for.
-
-    Nobody's channels change unless an option asks for it; slots move where that pays.
-    """
-    scale = options.scale
-    if scale is None:
-        bounded = options.channels_min is not None or options.channels_max is not None
-        scale = "model" if options.latency_target_s is not None else "ds2" if bounded else "off"
-    guard = Guard()
-    balance = options.balance
-    names = (_name_of(scale), _name_of(balance))
-    if scale == "model" and options.latency_target_s is not None:
-        scale = Model(target_s=options.latency_target_s)
-    # By name or by default, it is the same one.
-    chosen = Settings().balance if balance == "elasticutor" else balance_policy(balance)
-    least = options.channels_min or 1
-    most = options.channels_max or max(least, parallelism, options.channels)
-    settings = Settings(
-        scale=GuardedScale(scale_policy(scale), guard, f"scale {names[0]}"),
-        balance=GuardedBalance(chosen, guard, f"balance {names[1]}"),
-        limits=Limits(channels_min=least, channels_max=most),
-        prices=Prices(least_batch_s=_LEAST_BATCH_S),
-        hot_keys=HotKeyRule(pins_max=0),  # a key has the slot of its hash
-        settle_batches=_SETTLE_BATCHES,
-    )
-    return Policies(*names, settings, guard)
-
-
 class Helm:
     """Steers one query."""
 
@@ -106,13 +59,17 @@ class Helm:
         sampler: Sampler,
         events: EventLog,
         propose: Callable[[Mapping[str, RoutingTable]], None],
+        propose_pin: Callable[[str, Pin | bytes], None],
         tell: Callable[[int, dict[str, Any]], None],
         waiting: Callable[[], float],
+        hashes: Callable[[str, bytes], tuple[int, int]],
     ) -> None:
         self._policies = policies
         self._sampler = sampler
         self._events = events
         self._propose = propose
+        self._propose_pin = propose_pin
+        self._hashes = hashes
         self._tell = tell
         self._waiting = waiting
         self._controller = _controller(policies, memory)
@@ -203,6 +160,25 @@ class Helm:
         )
         if cycle.tables:
             self._propose(cycle.tables)
+        for name, operator in cycle.view.operators.items():
+            change = self._repinned(cycle, operator, batch.outcome.reports[name])
+            if change is not None:
+                self._propose_pin(name, change)
+
+    def _repinned(
+        self, cycle: Cycle, operator: OperatorView, reports: Sequence[ChannelReport]
+    ) -> Pin | bytes | None:
+        """One key a batch, so that where it goes is clear: one to let go, or the hottest to pin."""
+        for key in cycle.unpin.get(operator.name, ()):
+            return key
+        places = {each.key: each.place for report in reports for each in report.heavy}
+        for key in cycle.pin.get(operator.name, ()):
+            hash, check = self._hashes(operator.name, key)
+            place = places[key]
+            # What the JVM made of the key's rows: nothing is pinned that is not surely the same.
+            if hash % operator.load.size == place >> PLACE_SHIFT and is_place_of(place, hash):
+                return Pin(key, hash, check, free_slot(operator, place >> PLACE_SHIFT))
+        return None
 
     def _is_closed(self) -> bool:
         with self._lock:
@@ -232,7 +208,9 @@ class Helm:
             last = self._last
             if isinstance(event, Judged) and last and last["decision"] == event.decision:
                 self._last = {**last, "verdict": event.verdict}
-            elif isinstance(event, Decided) and event.decision in followed:
+            elif isinstance(event, Decided) and (
+                event.decision in followed or event.kind in ("pin", "unpin")
+            ):
                 self._last = {
                     "batchId": event.batch,
                     "operator": event.operator,
@@ -260,10 +238,6 @@ def _bound(operator: OperatorView) -> dict[str, float]:
         "boundShare": round(max(1 / operator.channels, hottest), 4),
         "hottestKeyShare": round(hottest, 4),
     }
-
-
-def _name_of(policy: Any) -> str:
-    return policy if isinstance(policy, str) else type(policy).__name__
 
 
 def _controller(policies: Policies, memory: str | None) -> Controller:

@@ -46,6 +46,7 @@ __all__ = [
     "BatchSpec",
     "ChannelRun",
     "ChannelTask",
+    "Rehousing",
     "TaskSpec",
     "import_task",
     "run_of",
@@ -64,6 +65,14 @@ BATCH_PROPERTY = "braided.batch"
 log = logging.getLogger("braided")
 
 
+class Rehousing(msgspec.Struct, frozen=True, array_like=True):
+    """A key that leaves a slot for another, with all it has there."""
+
+    key: bytes
+    donor: int
+    taker: int
+
+
 class BatchSpec(msgspec.Struct, frozen=True):
     """What is particular to one try of one batch. Travels as a local property of the job."""
 
@@ -78,6 +87,8 @@ class BatchSpec(msgspec.Struct, frozen=True):
     """Slots with a timer that is due, by operator and channel."""
     cut: int | None
     """Rows for each channel to process; the rest is carried."""
+    rehoused: dict[str, dict[int, list[Rehousing]]] = {}
+    """Keys that change slots, by operator and channel; the channel owns both slots."""
     initial: dict[str, tuple[RunFile, ...]] = {}
     """State that operators in their first batch start with."""
     failpoint: str = ""
@@ -211,6 +222,8 @@ class ChannelRun:
         # What a generator function returns needs no look.
         generator = inspect.isgeneratorfunction(self.call)
         self.checked = None if generator else self.runtime.rows_of
+        for move in self.batch.rehoused.get(program.name, {}).get(self.channel, ()):
+            self._rehouse(move)
         for chunk in self._timed(self.cut.through()):
             if chunk.num_rows:
                 self.rows_in += chunk.num_rows
@@ -249,7 +262,7 @@ class ChannelRun:
         begins = starts.tolist()
         ends = [*begins[1:], chunk.num_rows]
         keys = program.keys.encode_batch(heads)
-        self.heavy.add(keys, slots, starts, chunk.num_rows)
+        self.heavy.add(keys, places, starts, chunk.num_rows)
         return zip(begins, ends, slots, keys, program.key_rows.rows_of(heads), strict=True)
 
     def _apply_rows(
@@ -410,6 +423,23 @@ class ChannelRun:
             self.busy_ns[self.slot_number] = self.busy_ns.get(self.slot_number, 0) + spent
         self.slot_started_ns, self.slot_waited_ns = now, self.waited_ns
         self.slot_number = -1
+
+    def _rehouse(self, move: Rehousing) -> None:
+        """Before the first row: a key's record and timers go from one slot to another."""
+        self.state.prepare((move.donor, move.taker))
+        donor, taker = self.state.slot(move.donor), self.state.slot(move.taker)
+        suffix, _ = record_key(move.key)
+        record = donor.get(suffix)
+        if record is not None:
+            donor.delete(suffix)
+            taker.put(suffix, record)
+        for timer, value in list(donor.scan(b"t")):
+            if timer_parts(timer, value)[1] == move.key:
+                donor.delete(timer)
+                taker.put(timer, value)
+        # A timer that is due fires here, although the driver knows it in the other slot.
+        self.rows.setdefault(move.donor, 0)
+        self.rows.setdefault(move.taker, 0)
 
     # -- timers ----------------------------------------------------------------------------
 
