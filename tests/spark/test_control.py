@@ -21,7 +21,7 @@ from braided.cli import main
 from braided.control.events import Decided, Event, Failed, Judged, Measured, Planned, read
 from braided.control.table import RoutingTable
 from braided.engine.pinning import key_hashes
-from braided.engine.route import pin_hashes
+from braided.engine.route import can_be_pinned, pin_hashes
 from braided.state.keys import KeyCodec
 from stream_harness import Feed, Lab, manifests_of
 from stream_operators import Waits
@@ -223,12 +223,21 @@ def test_a_hot_key_leaves_its_company_and_returns_when_it_has_cooled(lab: Lab) -
         ("k bigint, s string", (-3, "é")),
         ("k timestamp, d date", (datetime(2024, 5, 6, 7, 8, 9), date(1969, 1, 2))),
         ("k double, b binary", (-0.0, b"x")),
-        ("k decimal(10,2), s struct<a: smallint, b: boolean>", (Decimal("1.50"), (3, True))),
+        ("k decimal(10,2), s smallint, b boolean", (Decimal("1.50"), 3, True)),
+        ("k decimal(38,2), s float", (Decimal("1.50"), float("nan"))),
     ],
 )
 def test_the_hashes_of_a_key_are_those_of_its_rows(lab: Lab, ddl: str, key: Any) -> None:
     rows = lab.spark.createDataFrame([key], ddl)
     codec = KeyCodec(to_arrow_schema(rows.schema, timezone="UTC"))
     (encoded,) = codec.encode_batch([column.combine_chunks() for column in rows.toArrow().columns])
-    expected = rows.selectExpr(*pin_hashes(", ".join(rows.columns))).head()
+    expected = rows.selectExpr(*pin_hashes(rows.columns)).head()
     assert key_hashes(lab.spark, rows.schema, encoded) == tuple(expected or ())
+
+
+def test_no_other_key_is_taken_for_a_pinned_one(lab: Lab) -> None:
+    rows = lab.spark.createDataFrame([(None, 1), (1, None), (1, 1), (None, None)], "k int, c int")
+    hashes = {tuple(row) for row in rows.selectExpr(*pin_hashes(["k", "c"])).collect()}
+    assert len(hashes) == 4
+    for nested in ("k array<int>", "k struct<a: int>", "c int, k array<array<int>>"):
+        assert not can_be_pinned(lab.spark.createDataFrame([], nested).schema)

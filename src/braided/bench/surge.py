@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 
 import braided
 from braided.api.operator import Operator
 from braided.bench.session import INPUT, Arena, Progress, arena, with_data
-from braided.bench.waiting import ROW_S
+from braided.bench.waiting import wait
 
 __all__ = ["Size", "measure", "run"]
 
@@ -39,13 +39,14 @@ class Work(Operator):
 
     n: int = 0
 
+    def onOpen(self) -> None:
+        self._until_s = 0.0
+
     def onBatch(self, rows: pa.Table) -> Any:
-        begun = time.perf_counter()
         self.n += rows.num_rows
-        left = rows.num_rows * ROW_S - (time.perf_counter() - begun)
-        time.sleep(max(0.0, left))
+        self._until_s = wait(self._until_s, rows.num_rows)
         for arrived in rows["v"].to_pylist():
-            yield Row(k=self.key.k, v=arrived)
+            yield self.key.k, arrived
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Size:
     few: int = 2
     many: int = 8
     most: int = 16
-    keys: int = 2_000
+    keys: int = 500
 
     def rate(self, at_s: float) -> int:
         is_surge = self.before_s <= at_s < self.before_s + self.surge_s

@@ -14,11 +14,24 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from braided.bench.session import Keys
 
-__all__ = ["ROW_S", "WaitingTotals", "ZipfKeys"]
+__all__ = ["ROW_S", "WaitingTotals", "ZipfKeys", "wait"]
 
 ROW_S = 0.001
 _SLACK_S = 0.01
 """Time between two keys that counts as part of their work: what the machine needs for them."""
+
+
+def wait(until_s: float, rows: int) -> float:
+    """Works for as long as some rows take; `until_s` and the result are when work was due to end.
+
+    To a deadline that goes on from key to key: that a sleep takes longer than asked for, and what
+    the machine does besides, is not added to every key.
+    """
+    until_s = max(until_s, perf_counter() - _SLACK_S) + rows * ROW_S
+    left_s = until_s - perf_counter()
+    if left_s > 0:
+        sleep(left_s)
+    return until_s
 
 
 class WaitingTotals(StatefulProcessor):
@@ -26,21 +39,16 @@ class WaitingTotals(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._totals = handle.getValueState("totals", "n long, s double")
-        self._deadline_s = 0.0
+        self._until_s = 0.0
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        # To a deadline that goes on from key to key: that a sleep takes longer than asked for, and
-        # what the machine does besides, is not added to every key.
-        self._deadline_s = max(self._deadline_s, perf_counter() - _SLACK_S)
-        n, s = self._totals.get() or (0, 0.0)
+        before, s = self._totals.get() or (0, 0.0)
+        n = before
         for row in rows:
             n += 1
             s += row.v
-            self._deadline_s += ROW_S
         self._totals.update((n, s))
-        left_s = self._deadline_s - perf_counter()
-        if left_s > 0:
-            sleep(left_s)
+        self._until_s = wait(self._until_s, n - before)
         yield Row(k=key[0], n=n, s=s)
 
     def close(self) -> None:

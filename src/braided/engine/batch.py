@@ -218,7 +218,7 @@ class Engine:
     def _propose_pin(self, name: str, change: Pin | bytes) -> None:
         self.commands.propose_pin(name, change)
 
-    def _hashes(self, name: str, key: bytes) -> tuple[int, int]:
+    def _hashes(self, name: str, key: bytes) -> tuple[int, int] | None:
         """The hashes of a key, by the same JVM expressions that route its rows."""
         step = next(step for step in self.flow.steps if step.name == name)
         return key_hashes(self._spark, step.key_schema, key)

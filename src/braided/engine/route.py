@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.classic.column import _to_java_column, _to_seq
 from pyspark.sql.types import (
+    AtomicType,
     ByteType,
     DataType,
     DateType,
@@ -41,6 +42,7 @@ __all__ = [
     "Keys",
     "Route",
     "admission",
+    "can_be_pinned",
     "is_place_of",
     "order_columns",
     "pin_hashes",
@@ -100,11 +102,22 @@ def sequence(schema: StructType, order_by: str | None) -> list[str]:
     return [as_they_come]
 
 
-def pin_hashes(key_sql: str) -> tuple[str, str]:
+def pin_hashes(columns: Sequence[str]) -> tuple[str, str]:
     """SQL for the two hashes that rows of a pinned key are known by: 128 bits, so that no other key
     is ever taken for it.
+
+    Spark's hash passes over nulls, so that (null, 1) and (1, null) have the same one. The second
+    says where they are.
     """
-    return f"xxhash64({key_sql})", f"xxhash64(bigint(7), {key_sql})"
+    told = ", ".join(f"isnull({column}), {column}" for column in columns)
+    return f"xxhash64({', '.join(columns)})", f"xxhash64(bigint(7), {told})"
+
+
+def can_be_pinned(key_schema: StructType) -> bool:
+    """Whether the two hashes tell all keys apart: inside structs and arrays, nulls and lengths do
+    not show in them.
+    """
+    return all(isinstance(field.dataType, AtomicType) for field in key_schema.fields)
 
 
 def is_place_of(place: int, hash: int) -> bool:
@@ -181,6 +194,7 @@ class Route:
         self._order = order_columns(order)
         self._sequences: _Sequences | None = None
         key_sql = ", ".join(keys.sql())
+        self._columns = keys.sql()
         self._key_sql = key_sql
         self._by_hash = f"pmod(xxhash64({key_sql}), {slots})"
         self._slot = f"int({self._by_hash})"
@@ -218,7 +232,7 @@ class Route:
         """The rows with the place of their key."""
         slot = self._by_hash
         if pins:
-            hash_sql, check_sql = pin_hashes(self._key_sql)
+            hash_sql, check_sql = pin_hashes(self._columns)
             cases = " ".join(
                 f"WHEN {hash_sql} = {_bigint(pin.hash)} AND {check_sql} = {_bigint(pin.check)} "
                 f"THEN bigint({pin.slot})"

@@ -62,7 +62,7 @@ class Helm:
         propose_pin: Callable[[str, Pin | bytes], None],
         tell: Callable[[int, dict[str, Any]], None],
         waiting: Callable[[], float],
-        hashes: Callable[[str, bytes], tuple[int, int]],
+        hashes: Callable[[str, bytes], tuple[int, int] | None],
     ) -> None:
         self._policies = policies
         self._sampler = sampler
@@ -173,11 +173,13 @@ class Helm:
             return key
         places = {each.key: each.place for report in reports for each in report.heavy}
         for key in cycle.pin.get(operator.name, ()):
-            hash, check = self._hashes(operator.name, key)
-            place = places[key]
+            hashes, place = self._hashes(operator.name, key), places[key]
+            if hashes is None:
+                return None
+            slot = hashes[0] % operator.load.size
             # What the JVM made of the key's rows: nothing is pinned that is not surely the same.
-            if hash % operator.load.size == place >> PLACE_SHIFT and is_place_of(place, hash):
-                return Pin(key, hash, check, free_slot(operator, place >> PLACE_SHIFT))
+            if slot == place >> PLACE_SHIFT and is_place_of(place, hashes[0]):
+                return Pin(key, *hashes, free_slot(operator, slot))
         return None
 
     def _is_closed(self) -> bool:
