@@ -2,7 +2,7 @@
 
 16 channels, a millisecond of waiting a row (`bench/waiting.py`), 10,000 keys whose frequencies
 follow a zipf law and are dealt out anew ω times a minute, where a batch stands for as long as 16
-channels need for it when nobody waits for anybody. All sides run the same processor on the same
+channels need for it when nobody waits for anybody. All sides do the same work on the same
 rows. No assignment is done before max(rows/16, rows of the hottest key) milliseconds: the bound.
 
 `bound_ratio` is the median, from the second batch after each shuffle on, of the busiest channel's
@@ -21,7 +21,7 @@ import numpy as np
 import braided
 from braided.bench.session import TOTALS, Arena, Inputs, Progress, Query, arena, median, run_all
 from braided.bench.totals import last_per_key, need_native, published, same_rows
-from braided.bench.waiting import ROW_S, WaitingTotals, ZipfKeys
+from braided.bench.waiting import ROW_S, NativeWaitingTotals, WaitingTotals, ZipfKeys
 
 __all__ = ["Case", "Size", "measure", "run"]
 
@@ -188,7 +188,7 @@ def _input(place: Arena, case: Case, size: Size) -> _Input:
 
 def _native(place: Arena, inputs: Inputs, checkpoint: str, path: str) -> Query:
     rows = inputs.stream(place.spark)
-    totals = rows.groupBy("k").transformWithState(WaitingTotals(), TOTALS, "Append", "None")
+    totals = rows.groupBy("k").transformWithState(NativeWaitingTotals(), TOTALS, "Append", "None")
     writer = totals.writeStream.format("parquet").option("checkpointLocation", checkpoint)
     query: Query = writer.start(path)
     return query
@@ -198,7 +198,7 @@ def _braided(
     place: Arena, inputs: Inputs, checkpoint: str, path: str, size: Size, options: dict[str, Any]
 ) -> Query:
     rows = braided.stream(inputs.stream(place.spark)).groupBy("k")
-    totals = rows.transformWithState(WaitingTotals(), TOTALS, "Append", "None").name(_NAME)
+    totals = rows.apply(WaitingTotals, TOTALS).name(_NAME)
     writer = totals.writeStream.format("parquet").option("checkpointLocation", checkpoint)
     query: Query = writer.option("braided.channels", size.channels).options(**options).start(path)
     return query

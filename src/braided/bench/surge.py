@@ -39,12 +39,12 @@ class Work(Operator):
 
     n: int = 0
 
-    def onOpen(self) -> None:
-        self._until_s = 0.0
+    def onOpen(self) -> list[float]:
+        return [0.0]
 
     def onBatch(self, rows: pa.Table) -> Any:
         self.n += rows.num_rows
-        self._until_s = wait(self._until_s, rows.num_rows)
+        self.opened[0] = wait(self.opened[0], rows.num_rows)
         for arrived in rows["v"].to_pylist():
             yield self.key.k, arrived
 

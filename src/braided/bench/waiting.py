@@ -1,5 +1,5 @@
 """Work that is waiting: a row costs a millisecond whatever the machine, so that 2 cores stand in
-for 16. The same processor runs natively and in Braided.
+for 16. The same job for Braided and for Spark's own `transformWithState`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from braided.api.operator import Operator
 from braided.bench.session import Keys
 
-__all__ = ["ROW_S", "WaitingTotals", "ZipfKeys", "wait"]
+__all__ = ["ROW_S", "NativeWaitingTotals", "WaitingTotals", "ZipfKeys", "wait"]
 
 ROW_S = 0.001
 _SLACK_S = 0.01
@@ -34,8 +36,24 @@ def wait(until_s: float, rows: int) -> float:
     return until_s
 
 
-class WaitingTotals(StatefulProcessor):
+class WaitingTotals(Operator):
     """Count and sum per key, one row out for each key and batch, at `ROW_S` of waiting a row."""
+
+    n: int = 0
+    s: float = 0.0
+
+    def onOpen(self) -> list[float]:
+        return [0.0]
+
+    def onBatch(self, rows: pa.Table) -> Iterator[tuple[int, int, float]]:
+        self.n += rows.num_rows
+        self.s += sum(rows["v"].to_pylist())
+        self.opened[0] = wait(self.opened[0], rows.num_rows)
+        yield self.key.k, self.n, self.s
+
+
+class NativeWaitingTotals(StatefulProcessor):
+    """The same on Spark's own `transformWithState`."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._totals = handle.getValueState("totals", "n long, s double")
