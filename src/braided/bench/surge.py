@@ -40,7 +40,7 @@ class Work(Operator):
     n: int = 0
 
     def onOpen(self) -> list[float]:
-        return [0.0]
+        return [time.perf_counter()]
 
     def onBatch(self, rows: pa.Table) -> Any:
         self.n += rows.num_rows

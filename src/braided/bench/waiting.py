@@ -43,7 +43,7 @@ class WaitingTotals(Operator):
     s: float = 0.0
 
     def onOpen(self) -> list[float]:
-        return [0.0]
+        return [perf_counter()]
 
     def onBatch(self, rows: pa.Table) -> Iterator[tuple[int, int, float]]:
         self.n += rows.num_rows
@@ -57,7 +57,7 @@ class NativeWaitingTotals(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._totals = handle.getValueState("totals", "n long, s double")
-        self._until_s = 0.0
+        self._until_s = perf_counter()
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         before, s = self._totals.get() or (0, 0.0)
