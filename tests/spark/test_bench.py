@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from braided.bench import agg, floor, rescale, state_size, stateful
+from braided.bench import agg, floor, rescale, skew, state_size, stateful, surge
 from braided.bench.session import NATIVE, Arena, Inputs, touched_keys
 from braided.bench.totals import last_per_key, same_rows
 
@@ -61,6 +61,25 @@ def test_rescale_sees_both_sides_pause_and_arrive_at_the_same_totals(place: Aren
     assert result["identical"] is True
     assert result["native_pause_s"] > 0
     assert result["longest_batch_around_rescale_s"] > 0
+
+
+def test_skew_runs_all_sides_and_finds_their_output_identical(place: Arena) -> None:
+    size = skew.Size(rows=60, braided=2, static=1, native=1, warm=1, keys=20, channels=2)
+    result = skew.measure(place, skew.Case(1.0, 16), size, silent)
+    assert result["identical"] is True
+    # No channel is done before the bound, and the work alone takes so long.
+    assert min(result["bound_ratio"], result["static_bound_ratio"], result["wall_ratio"]) >= 0.99
+    assert min(result[f"{side}_rows_per_s"] for side in ("native", "static", "braided")) > 0
+    assert result["p99_ms"] > 0
+
+
+def test_surge_loses_no_row_and_counts_what_was_held(place: Arena) -> None:
+    size = surge.Size(50, before_s=0.5, surge_s=0.5, after_s=0.5, interval_s=0.3, keys=10)
+    result = surge.measure(place, size, silent)
+    assert result["no_row_lost"] is True
+    assert result["rows"] == 50 * 0.5 * (1 + 4 + 1)
+    assert result["few_channel_s"] > 0 and result["many_channel_s"] > result["few_channel_s"]
+    assert result["ideal_channel_s"] == 2 * 1.0 + 8 * 0.5
 
 
 def test_state_size_counts_what_is_written_for_the_keys_touched(place: Arena) -> None:

@@ -14,4 +14,6 @@ BENCHES = {
     "state-size": "braided.bench.state_size",
     "agg": "braided.bench.agg",
     "scheduler": "braided.bench.scheduler",
+    "skew": "braided.bench.skew",
+    "surge": "braided.bench.surge",
 }

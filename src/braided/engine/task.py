@@ -26,6 +26,7 @@ from pyspark.accumulators import Accumulator
 from braided import failpoints
 from braided.engine.carry import Cut
 from braided.engine.failure import operator_failure, to_text
+from braided.engine.heavy import HeavyKeys
 from braided.engine.program import PackedProgram, Program
 from braided.engine.reports import ChannelReport, ReportBox, SlotReport
 from braided.engine.route import PLACE_SHIFT, TIMER_SEQUENCE, order_columns
@@ -45,6 +46,7 @@ __all__ = [
     "BatchSpec",
     "ChannelRun",
     "ChannelTask",
+    "Rehousing",
     "TaskSpec",
     "import_task",
     "run_of",
@@ -63,6 +65,14 @@ BATCH_PROPERTY = "braided.batch"
 log = logging.getLogger("braided")
 
 
+class Rehousing(msgspec.Struct, frozen=True, array_like=True):
+    """A key that leaves a slot for another, with all it has there."""
+
+    key: bytes
+    donor: int
+    taker: int
+
+
 class BatchSpec(msgspec.Struct, frozen=True):
     """What is particular to one try of one batch. Travels as a local property of the job."""
 
@@ -77,6 +87,8 @@ class BatchSpec(msgspec.Struct, frozen=True):
     """Slots with a timer that is due, by operator and channel."""
     cut: int | None
     """Rows for each channel to process; the rest is carried."""
+    rehoused: dict[str, dict[int, list[Rehousing]]] = {}
+    """Keys that change slots, by operator and channel; the channel owns both slots."""
     initial: dict[str, tuple[RunFile, ...]] = {}
     """State that operators in their first batch start with."""
     failpoint: str = ""
@@ -190,6 +202,7 @@ class ChannelRun:
         # measurements
         self.rows: dict[int, int] = {}
         self.busy_ns: dict[int, int] = {}
+        self.heavy = HeavyKeys()
         self.rows_in = self.rows_out = self.keys_touched = 0
 
     # -- the way of the rows ---------------------------------------------------------------
@@ -209,6 +222,8 @@ class ChannelRun:
         # What a generator function returns needs no look.
         generator = inspect.isgeneratorfunction(self.call)
         self.checked = None if generator else self.runtime.rows_of
+        for move in self.batch.rehoused.get(program.name, {}).get(self.channel, ()):
+            self._rehouse(move)
         for chunk in self._timed(self.cut.through()):
             if chunk.num_rows:
                 self.rows_in += chunk.num_rows
@@ -247,6 +262,7 @@ class ChannelRun:
         begins = starts.tolist()
         ends = [*begins[1:], chunk.num_rows]
         keys = program.keys.encode_batch(heads)
+        self.heavy.add(keys, places, starts, chunk.num_rows)
         return zip(begins, ends, slots, keys, program.key_rows.rows_of(heads), strict=True)
 
     def _apply_rows(
@@ -408,6 +424,23 @@ class ChannelRun:
         self.slot_started_ns, self.slot_waited_ns = now, self.waited_ns
         self.slot_number = -1
 
+    def _rehouse(self, move: Rehousing) -> None:
+        """Before the first row: a key's record and timers go from one slot to another."""
+        self.state.prepare((move.donor, move.taker))
+        donor, taker = self.state.slot(move.donor), self.state.slot(move.taker)
+        suffix, _ = record_key(move.key)
+        record = donor.get(suffix)
+        if record is not None:
+            donor.delete(suffix)
+            taker.put(suffix, record)
+        for timer, value in list(donor.scan(b"t")):
+            if timer_parts(timer, value)[1] == move.key:
+                donor.delete(timer)
+                taker.put(timer, value)
+        # A timer that is due fires here, although the driver knows it in the other slot.
+        self.rows.setdefault(move.donor, 0)
+        self.rows.setdefault(move.taker, 0)
+
     # -- timers ----------------------------------------------------------------------------
 
     def _fire_timers(self) -> Iterator[pa.RecordBatch]:
@@ -544,6 +577,8 @@ class ChannelRun:
                 keys=slot.keys_added,
                 bytes=slot.bytes_added,
                 due_ms=slot.due_ms,
+                keys_held=slot.keys,
+                bytes_held=slot.bytes,
             )
             for slot in changes.slots
         )
@@ -567,6 +602,7 @@ class ChannelRun:
             rebuilt=changes.rebuilt,
             bytes_caught_up=changes.bytes_caught_up,
             cache_errors=changes.cache_errors,
+            heavy=self.heavy.found(self.rows_in),
         )
 
 
