@@ -21,6 +21,7 @@ from pyspark.sql.utils import is_remote
 from braided.api.aggregates import Aggregating
 from braided.api.managed import ManagedOperator
 from braided.api.operator import Operator
+from braided.api.processors import Processing
 from braided.engine.flow import (
     Fed,
     Input,
@@ -338,7 +339,7 @@ class _Recorder:
         return self._stream._step(Stateless(self._method, args, kwargs))
 
 
-class GroupedStream(Aggregating):
+class GroupedStream(Aggregating, Processing):
     """Rows of a stream by key."""
 
     def __init__(self, stream: Stream, cols: list[str | Column]) -> None:
@@ -413,8 +414,9 @@ class GroupedStream(Aggregating):
         if name.startswith("_"):
             raise AttributeError(name)
         raise UnsupportedError(
-            f"groupBy(...).{name}() is not supported: use .agg(...) for aggregates and "
-            ".apply(OperatorClass, schema) for everything else"
+            f"groupBy(...).{name}() is not supported: use .agg(...) for aggregates, "
+            ".transformWithState(...) for a StatefulProcessor and .apply(OperatorClass, schema) "
+            "for everything else"
         )
 
 

@@ -35,7 +35,7 @@ from braided.engine.checkpoint import BatchTimes, SparkLog
 from braided.engine.commands import Commands
 from braided.engine.commit import Outcome, manifest_of
 from braided.engine.failure import from_worker, is_interrupt, is_lost_worker
-from braided.engine.flow import AggregateStep, Flow, OperatorStep
+from braided.engine.flow import AggregateStep, Flow, OperatorStep, ProcessorStep
 from braided.engine.gate import Gate, Stopped
 from braided.engine.initial import Imported, write_initial
 from braided.engine.inputs import Inputs
@@ -164,7 +164,10 @@ class Engine:
             for step in self.flow.steps
         }
         asked = self.options.slots if "slots" in self.options.given else None
-        return checkpoint.fit(self.view, metas, codecs, asked)
+        declared = {
+            step.name: step.declared for step in self.flow.steps if isinstance(step, ProcessorStep)
+        }
+        return checkpoint.fit(self.view, metas, codecs, declared, asked)
 
     def _place(self) -> Place:
         base = self.options.cache_dir or self._spark.conf.get("spark.local.dir", None)

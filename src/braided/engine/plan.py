@@ -17,9 +17,20 @@ from pyspark.sql import functions as F
 from braided.control.table import RoutingTable
 from braided.engine.aggregate import AggregateStage
 from braided.engine.carry import read_carry, write_carry
-from braided.engine.flow import AggregateStep, Fed, Flow, Input, Keyed, Mapped, Node, United
+from braided.engine.flow import (
+    AggregateStep,
+    Fed,
+    Flow,
+    Input,
+    Keyed,
+    Mapped,
+    Node,
+    ProcessorStep,
+    United,
+)
 from braided.engine.inputs import Inputs
 from braided.engine.place import Place
+from braided.engine.processor_stage import ProcessorStage
 from braided.engine.route import order_columns, quoted
 from braided.engine.stage import Stage
 from braided.engine.task import BATCH_PROPERTY, BatchSpec
@@ -75,6 +86,10 @@ class FlowPlan:
                 step = flow.step(node)
                 if isinstance(step, AggregateStep):
                     self.stages[node] = AggregateStage(step, metas[name], count, place, reports)
+                elif isinstance(step, ProcessorStep):
+                    self.stages[node] = ProcessorStage(
+                        step, metas[name], count, place, reports, False
+                    )
                 else:
                     self.stages[node] = Stage(step, metas[name], count, place, reports, divert)
                 self.order[node] = count + 1

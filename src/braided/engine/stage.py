@@ -31,6 +31,8 @@ __all__ = ["Stage"]
 class Stage:
     """One operator with all that does not change between batches."""
 
+    runs_processor = False
+
     def __init__(
         self,
         step: OperatorStep,
@@ -87,6 +89,7 @@ class Stage:
             order=self.order,
             keep_order=keep_order,
             divert=self._divert,
+            processor=self.runs_processor,
         )
         order = order_columns(self.order) if keep_order else []
         inputs = [*order, *map(quoted, names), *step.keys.hidden_names(), PLACE]

@@ -26,7 +26,7 @@ from pyspark.accumulators import Accumulator
 from braided import failpoints
 from braided.engine.carry import Cut
 from braided.engine.failure import operator_failure, to_text
-from braided.engine.program import PackedProgram, Program
+from braided.engine.program import PackedProgram
 from braided.engine.reports import ChannelReport, ReportBox, SlotReport
 from braided.engine.route import PLACE_SHIFT, TIMER_SEQUENCE, order_columns
 from braided.engine.runtime import OperatorRuntime
@@ -107,6 +107,8 @@ class TaskSpec:
     """Whether they came along, and the output needs them."""
     divert: bool = False
     """Whether a row whose operator raises goes to the dead letters."""
+    processor: bool = False
+    """Whether the program is a StatefulProcessor's."""
 
 
 class ChannelTask:
@@ -143,17 +145,12 @@ class ChannelTask:
 class ChannelRun:
     """The task itself, which knows nothing of Spark: Arrow in, Arrow out, a report at the end."""
 
-    def __init__(self, spec: TaskSpec, program: Program, batch: BatchSpec, channel: int) -> None:
+    def __init__(self, spec: TaskSpec, program: Any, batch: BatchSpec, channel: int) -> None:
         self.spec = spec
         self.batch = batch
         self.channel = channel
-        self.program = program
-        self.runtime = OperatorRuntime(
-            self.program.operator,
-            batch.batch_time_ms,
-            batch.watermark_ms if batch.watermark_ms > 0 else None,
-            spec.meta.history,
-        )
+        self.program: Any = program
+        self.runtime: Any = self._runtime()
         self.files = Files(spec.root)
         view = Manifests(self.files).view_at(batch.batch - 1, spec.flow)
         known = view.operators.get(self.program.name)
@@ -191,6 +188,16 @@ class ChannelRun:
         self.rows: dict[int, int] = {}
         self.busy_ns: dict[int, int] = {}
         self.rows_in = self.rows_out = self.keys_touched = 0
+
+    def _runtime(self) -> Any:
+        """What runs user code."""
+        batch = self.batch
+        return OperatorRuntime(
+            self.program.operator,
+            batch.batch_time_ms,
+            batch.watermark_ms if batch.watermark_ms > 0 else None,
+            self.spec.meta.history,
+        )
 
     # -- the way of the rows ---------------------------------------------------------------
 
@@ -571,7 +578,11 @@ class ChannelRun:
 
 
 def run_of(spec: TaskSpec) -> type[ChannelRun]:
-    """How a task runs: the plain way, or one that can take back what a hook did."""
+    """How a task runs: the plain way, a processor's, or one that can take back what a hook did."""
+    if spec.processor:
+        from braided.engine.processor_run import ProcessorRun
+
+        return ProcessorRun
     if not spec.divert:
         return ChannelRun
     from braided.engine.divert import DivertingRun  # which is made from what is here

@@ -87,6 +87,14 @@ class SlotState:
         own = [(suffix, self._new[suffix]) for suffix in order[low:high]]
         return _merge(self._stored(start, end), own)
 
+    def scan_over(self, prefix: bytes, own: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """What `scan` gives, for one who knows which suffixes the task has written there.
+
+        To find them out costs a sort of all that the task has written, too much to do per key.
+        """
+        start, end = self.address + prefix, after(self.address + prefix)
+        return _merge(self._stored(start, end), [(suffix, self._new[suffix]) for suffix in own])
+
     def first(self, prefix: bytes) -> bytes | None:
         """The lowest suffix that starts with a prefix."""
         for suffix, _ in self.scan(prefix):
