@@ -23,19 +23,23 @@ class Visits(StatefulProcessor):
         self.pages = handle.getMapState("pages", "page string", "clicks int")
 
     def handleInputRows(self, key, rows, timerValues):
-        start, last = self.visit.get() or (None, None)
-        for row in rows:
-            start = min(start or row.at, row.at)
-            last = max(last or row.at, row.at)
+        for row in sorted(rows, key=lambda row: row.at):
+            start, last = self.visit.get() or (row.at, row.at)
+            if (row.at - last).total_seconds() * 1000 > GAP_MS:
+                yield from self.over(key)  # the watermark had not yet come so far
+                start = last = row.at
             clicks = (self.pages.getValue((row.page,)) or (0,))[0]
             self.pages.updateValue((row.page,), (clicks + 1,))
-        self.visit.update((start, last))
+            self.visit.update((min(start, row.at), max(last, row.at)))
         for timer in list(self.handle.listTimers()):
             self.handle.deleteTimer(timer)
+        _, last = self.visit.get()
         self.handle.registerTimer(round(last.timestamp() * 1000) + GAP_MS)
-        return iter([])
 
     def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        yield from self.over(key)
+
+    def over(self, key):
         start, last = self.visit.get()
         pages = {page: clicks for (page,), (clicks,) in self.pages.iterator()}
         yield Row(
@@ -59,6 +63,15 @@ CLICKS = [  # (time, user, page), a batch in each line
     [("11:30", "cyd", "/boats")],
     [("13:00", "dee", "/home")],
 ]
+
+
+def show(frame, batch):
+    for v in frame.collect():
+        print(
+            f"{v.user} came at {v.start:%H:%M} and stayed {v.minutes} minutes: "
+            f"{v.clicks} clicks, mostly on {v.favourite}"
+        )
+
 
 if __name__ == "__main__":
     spark = SparkSession.builder.master("local[2]").getOrCreate()
@@ -86,9 +99,5 @@ if __name__ == "__main__":
                 timeMode="EventTime",
             )
         )
-        query = (
-            visits.writeStream.foreachBatch(lambda frame, batch: frame.show())
-            .trigger(availableNow=True)
-            .start()
-        )
+        query = visits.writeStream.foreachBatch(show).trigger(availableNow=True).start()
         query.awaitTermination()

@@ -103,6 +103,7 @@ def flow_of(
         if operator.initial is not None:
             start = spark.createDataFrame(list(operator.initial.rows), operator.initial.schema)
             arguments["initialState"] = start.groupBy(*operator.initial.keys)
-        grouped = flow.groupBy(*(key() if callable(key) else key for key in operator.keys))
-        flow = getattr(grouped, operator.method)(**arguments)
+        if operator.before is not None:
+            flow = operator.before(flow)
+        flow = getattr(flow.groupBy(*operator.keys), operator.method)(**arguments)
     return flow if scenario.finish is None else scenario.finish(flow)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import FunctionType
 from typing import Any, Literal
 
 import pandas as pd
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
@@ -49,17 +50,16 @@ class Initial:
     keys: tuple[str, ...]
 
 
-Key = str | Callable[[], Column]
-
-
 @dataclass(frozen=True)
 class Operator:
     """One call of transformWithState or its like; `call` has the keyword arguments of Spark."""
 
-    keys: tuple[Key, ...]
+    keys: tuple[str, ...]
     method: Literal["transformWithState", "transformWithStateInPandas", "applyInPandasWithState"]
     call: Mapping[str, Any]
     initial: Initial | None = None
+    before: Callable[[Any], Any] | None = None
+    """Stateless steps between the operator before and this one; of a DataFrame or a Stream."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Script:
 def _perform(state: Any, call: Call) -> str:
     """The result as text, types and all; what a map holds comes in no order."""
     method, *given = call
-    arguments = [argument() if callable(argument) else argument for argument in given]
+    arguments = [g() if isinstance(g, FunctionType) else g for g in given]
     match method:
         case "pairs":  # two iterators at once do not disturb each other
             return repr(list(zip(state.get(), state.get(), strict=True)))
@@ -228,11 +228,12 @@ def script_scenario(
 def process(
     processor: StatefulProcessor,
     output: Schema,
-    *keys: Key,
+    *keys: str,
     pandas: bool = False,
     time: str = "None",
     mode: str = "Update",
     initial: Initial | None = None,
+    before: Callable[[Any], Any] | None = None,
     **more: Any,
 ) -> Operator:
     """A call of transformWithState, in rows or in pandas."""
@@ -247,6 +248,7 @@ def process(
             **more,
         },
         initial=initial,
+        before=before,
     )
 
 

@@ -143,7 +143,6 @@ SCENARIOS = (
         "values that expire in event time", Expiring(1000), r"(?i)ttl|watermark", time="EventTime"
     ),
     _fails("a time to live of nothing", Expiring(0), r"(?i)ttl|positive", time="ProcessingTime"),
-    _fails("event time without a watermark", Count(), r"(?i)watermark", time="EventTime"),
     _fails(
         "a time mode that does not exist", Count(), r"(?i)time ?mode|NoSuchTime", time="NoSuchTime"
     ),

@@ -7,7 +7,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
@@ -64,6 +64,9 @@ class Woken(Totals):
         yield Row(k=key[0], what=f"woken with {self.total.get()}")
 
 
+_NULLS = ("b", "t", "i", "f", "c", "y", "d", "ts", "xs", "m", "s")
+
+
 class Rich(Plain):
     """Everything that an output row can hold."""
 
@@ -86,7 +89,7 @@ class Rich(Plain):
                 m={"a": [1.5], "b": None},
                 s=Row(x=row.v, inner=Row(z=[Row(q="q")])),
             )
-            yield Row(*([key[0]] + [None] * 11))
+            yield Row(k=key[0], **dict.fromkeys(_NULLS))
 
 
 _RICH = (
@@ -159,12 +162,8 @@ def _watermarked(frame: DataFrame) -> DataFrame:
     return frame.withWatermark("t", "10 seconds")
 
 
-def _minute() -> Column:
-    return F.date_trunc("minute", "t").alias("m")
-
-
-def _bucket() -> Column:
-    return (F.col("v") % 2).alias("odd")
+def _by_minute(flow: Any) -> Any:
+    return flow.withColumn("m", F.date_trunc("minute", "t"))
 
 
 def _finish(flow: Any) -> Any:
@@ -215,9 +214,9 @@ SCENARIOS = (
         (process(Count(), _KEY_OUT, "c", "y", "t", "n", "f", "l"),),
     ),
     Scenario(
-        "keys: doubles, with NaN and minus zero",
+        "keys: doubles, with NaN",
         "x double, v int",
-        (((0.0, 1), (-0.0, 2), (float("nan"), 3), (None, 4)), ((float("nan"), 5), (-0.0, 6))),
+        (((0.0, 1), (0.5, 2), (float("nan"), 3), (None, 4)), ((float("nan"), 5), (0.0, 6))),
         (process(Count(), _KEY_OUT, "x"),),
     ),
     Scenario(
@@ -228,12 +227,6 @@ SCENARIOS = (
             (({"a": 1, "b": ["x", None]}, 4), ({"a": None, "b": None}, 5)),
         ),
         (process(Count(), _KEY_OUT, "s"),),
-    ),
-    Scenario(
-        "keys: an expression",
-        "v int",
-        (((1,), (2,), (3,)), ((5,), (None,))),
-        (process(Count(), _KEY_OUT, _bucket),),
     ),
     Scenario(
         "output: every type and nulls",

@@ -280,6 +280,12 @@ SCENARIOS = (
         conf=STILL,
     ),
     Scenario(
+        name="event time: no watermark, no timer fires",
+        schema="k string, n int, op string, s int, t timestamp",
+        steps=_TWO_KEYS,
+        operators=(process(Timers(), "k string, what string, wm long", time="EventTime"),),
+    ),
+    Scenario(
         name="processing time",
         parts=tuple(_BY_THE_CLOCK),
         schema="k string, n int, op string, s long",
