@@ -295,7 +295,12 @@ SCENARIOS = (
                 eventTimeColumnName="t",
             ),
             process(
-                PerMinute(), "m timestamp, seen string", _minute, time="EventTime", mode="Append"
+                PerMinute(),
+                "m timestamp, seen string",
+                "m",
+                time="EventTime",
+                mode="Append",
+                before=_by_minute,
             ),
         ),
         mode="append",
