@@ -43,18 +43,23 @@ class Running:
         self._query: Any = None
         self._collected: list[Row] = []
 
+    def before(self, number: int) -> None:
+        """What happens before the rows of a step are fed."""
+        if self.outcome.error is not None:
+            return
+        if number in self._scenario.restarts:
+            self.stop()
+            self._operators = self._scenario.restarts[number] or self._operators
+        elif self._query is not None and self._side == "braided":
+            self._reshape(number)
+
     def step(self, number: int) -> None:
         """What follows from the rows that have just been fed."""
         if self.outcome.error is not None:
             return
         try:
-            if number in self._scenario.restarts:
-                self.stop()
-                self._operators = self._scenario.restarts[number] or self._operators
             if self._query is None:
                 self._query = self._start()
-            elif self._side == "braided":
-                self._reshape(number)
             self._query.processAllAvailable()
         except Exception as error:
             self.outcome.error = f"{type(error).__name__}: {error}"

@@ -62,6 +62,8 @@ def _run(scenario: Scenario, spark: SparkSession, home: Path) -> Both:
     sides = {side: Running(scenario, feed, home, side) for side in SIDES}
     try:
         for number, rows in enumerate(scenario.steps):
+            for running in sides.values():
+                running.before(number)
             feed.add(rows)
             for running in sides.values():
                 running.step(number)
