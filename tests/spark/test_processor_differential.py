@@ -76,8 +76,11 @@ def _run(scenario: Scenario, spark: SparkSession, home: Path) -> Both:
 def _batch(scenario: Scenario, spark: SparkSession, side: Side) -> Outcome:
     rows = [row for step in scenario.steps for row in step]
     frame = prepared(scenario, spark.createDataFrame(rows, scenario.schema))
-    made = flow_of(scenario, frame, scenario.operators, side)
-    return Outcome([[tuple(row) for row in made.collect()]])
+    try:
+        made = flow_of(scenario, frame, scenario.operators, side)
+        return Outcome([[tuple(row) for row in made.collect()]])
+    except Exception as error:
+        return Outcome(error=f"{type(error).__name__}: {error}")
 
 
 @pytest.mark.parametrize(
