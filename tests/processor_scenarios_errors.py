@@ -23,7 +23,7 @@ __all__ = ["SCENARIOS"]
 class Twice(Plain):
     def init(self, handle: StatefulProcessorHandle) -> None:
         handle.getValueState("doubled", "n int")
-        handle.getMapState("doubled", "k string", "n int")
+        handle.getValueState("doubled", "n int")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
         return iter([])
