@@ -41,6 +41,7 @@ from braided.engine.initial import Imported, write_initial
 from braided.engine.inputs import Inputs
 from braided.engine.place import Place
 from braided.engine.plan import FlowPlan
+from braided.engine.processor_initial import write_first_state
 from braided.engine.progress import ProgressLog, Steps, section
 from braided.engine.reports import ChannelReport, ReportBox
 from braided.engine.sinks import Sink, Sitting
@@ -273,8 +274,8 @@ class Engine:
         cut: int | None,
         steps: Steps,
     ) -> Outcome:
-        initial = self._initial(batch)
-        due = self._due(tables, times)
+        initial = self._initial(batch, times)
+        due = self._due(tables, times, initial)
         channels = {name: table.channels for name, table in tables.items()}
         for attempt in range(1, TRIES + 1):
             token = uuid.uuid4().hex[:12]
@@ -346,32 +347,33 @@ class Engine:
             frames.close()
         return tuple(outputs), fed_back
 
-    def _initial(self, batch: int) -> dict[str, Imported]:
+    def _initial(self, batch: int, times: BatchTimes) -> dict[str, Imported]:
         """Writes what operators that are new to the checkpoint start with."""
-        return {
-            step.name: write_initial(
-                step.initial,
-                step.operator,
-                step.name,
-                step.key_schema,
-                self._metas[step.name],
-                self._files.root,
-                batch,
-            )
-            for step in self._new_steps()
-            if step.initial is not None
-        }
+        made = {}
+        for step in self._new_steps():
+            meta, root = self._metas[step.name], self._files.root
+            if isinstance(step, ProcessorStep):
+                if step.initial is not None:
+                    made[step.name] = write_first_state(step, meta, root, batch, times)
+            elif step.initial is not None:
+                made[step.name] = write_initial(
+                    step.initial, step.operator, step.name, step.key_schema, meta, root, batch
+                )
+        return made
 
-    def _new_steps(self) -> list[OperatorStep]:
+    def _new_steps(self) -> list[OperatorStep | ProcessorStep]:
         """Operators that the checkpoint does not know yet."""
         return [
             step
             for step in self.flow.steps
-            if isinstance(step, OperatorStep) and step.name not in self.view.operators
+            if not isinstance(step, AggregateStep) and step.name not in self.view.operators
         ]
 
     def _due(
-        self, tables: Mapping[str, RoutingTable], times: BatchTimes
+        self,
+        tables: Mapping[str, RoutingTable],
+        times: BatchTimes,
+        initial: Mapping[str, Imported],
     ) -> dict[str, dict[int, list[int]]]:
         """The slots whose next timer has come, by operator and channel."""
         found: dict[str, dict[int, list[int]]] = {}
@@ -380,12 +382,15 @@ class Engine:
             if isinstance(step, AggregateStep) and step.mode == "complete":
                 found[step.name] = _all_slots(tables[step.name])
                 continue
-            if known is None or not known.due or not step.fires:
+            timers = known.due if known is not None else {}
+            if isinstance(step, ProcessorStep) and step.name in initial:
+                timers = initial[step.name].due  # as in Spark, they may be due at once
+            if not timers or not step.fires:
                 continue
             now_ms = times.watermark_ms if step.time_mode == "EventTime" else times.batch_time_ms
             channels = found.setdefault(step.name, {})
             owners = tables[step.name].slots
-            for slot, ms in known.due.items():
+            for slot, ms in timers.items():
                 if ms <= now_ms:
                     channels.setdefault(int(owners[slot]), []).append(slot)
         return found

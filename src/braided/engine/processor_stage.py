@@ -15,10 +15,10 @@ __all__ = ["ProcessorStage", "program_of"]
 class ProcessorStage(Stage):
     """One processor with all that does not change between batches."""
 
-    step: ProcessorStep  # type: ignore[assignment]
     runs_processor = True
 
     def _pack(self) -> PackedProgram:
+        assert isinstance(self.step, ProcessorStep)
         return pack(program_of(self.step), self.step.broadcasts)
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.util import PythonEvalType
 
 from braided.control.table import RoutingTable
-from braided.engine.flow import OperatorStep
+from braided.engine.flow import OperatorStep, ProcessorStep
 from braided.engine.place import Place
 from braided.engine.program import PackedProgram, Program
 from braided.engine.route import PLACE, Route, order_columns, quoted
@@ -35,14 +35,14 @@ class Stage:
 
     def __init__(
         self,
-        step: OperatorStep,
+        step: OperatorStep | ProcessorStep,
         meta: OperatorMeta,
         order: int,
         place: Place,
         reports: Accumulator[list[bytes]],
         divert: bool,
     ) -> None:
-        self.step = step
+        self.step: OperatorStep | ProcessorStep = step
         self.meta = meta
         self.order = order
         """Order columns of its input; its output has one more."""
@@ -103,6 +103,7 @@ class Stage:
 
     def _pack(self) -> PackedProgram:
         step = self.step
+        assert isinstance(step, OperatorStep)
         program = Program(
             name=step.name,
             operator=step.operator,

@@ -55,7 +55,7 @@ Convert = Callable[[Any], Any]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
-_BITS = {ByteType: 7, ShortType: 15, IntegerType: 31, LongType: 63}
+_BITS: dict[type[DataType], int] = {ByteType: 7, ShortType: 15, IntegerType: 31, LongType: 63}
 _PLAIN: dict[type[DataType], type] = {
     BooleanType: bool,
     DoubleType: float,
@@ -144,7 +144,7 @@ def _row_writer(name: str, schema: StructType, exact: bool = True) -> Convert:
                 "Input row doesn't have expected number of values required by the schema. "
                 f"{width} fields are required while {len(value)} values are provided.",
             )
-        made = []
+        made: list[Any] = []
         for field, writer, may_be_null, item in zip(fields, writers, nullable, value, strict=True):
             item = _normalize_state_value(item)
             if item is None:
@@ -300,7 +300,7 @@ def _reader(kind: DataType) -> Convert | None:
     if isinstance(kind, DecimalType):
         return decimal.Decimal
     if isinstance(kind, DateType | TimestampType | TimestampNTZType | DayTimeIntervalType):
-        return kind.fromInternal  # type: ignore[no-any-return]
+        return kind.fromInternal
     if isinstance(kind, ArrayType):
         item = _reader(kind.elementType)
         if item is None:
@@ -324,7 +324,7 @@ def _evolved_reader(before: StructType, now: StructType) -> Convert:
     """What an earlier schema stored to a tuple of the schema of now."""
     stored_to_now = _renewed(before, now)
     read = _row_reader(now)
-    return lambda stored: read(stored_to_now(stored))  # type: ignore[no-any-return]
+    return lambda stored: read(stored_to_now(stored))
 
 
 def _renewed(before: DataType, now: DataType) -> Convert:

@@ -285,7 +285,8 @@ class ChannelRun:
         """What the operator is called with; of two inputs, rows of either (see twosided.py)."""
         program = self.program
         if not program.sides:
-            return program.rows.rows(chunk.select(range(first, first + width)))
+            rows: list[Any] = program.rows.rows(chunk.select(range(first, first + width)))
+            return rows
         begin = first + 1 + len(program.key_positions)
         sides = []
         for factory in program.side_rows:

@@ -153,10 +153,9 @@ def widens(before: Any, now: Any) -> str | None:
     if isinstance(before, str) or isinstance(now, str):
         if before in _WIDER and now in _WIDER[before]:
             return None
-        if _decimal(before) and _decimal(now):
-            (digits, scale), (more, same) = _decimal(before), _decimal(now)
-            if scale == same and more >= digits:
-                return None
+        old, new = _decimal(before), _decimal(now)
+        if old is not None and new is not None and new[0] >= old[0] and new[1] == old[1]:
+            return None
         return f"{_text(before)} became {_text(now)}"
     if before["type"] != now["type"]:
         return f"{_text(before)} became {_text(now)}"
@@ -168,17 +167,17 @@ def widens(before: Any, now: Any) -> str | None:
         return widens(before["valueType"], now["valueType"])
     if before["type"] != "struct":
         return f"{_text(before)} became {_text(now)}"
-    new = {field["name"]: field for field in now["fields"]}
-    old = {field["name"]: field for field in before["fields"]}
-    for name, field in new.items():
-        if name not in old:
-            if not field["nullable"]:
+    earlier = {field["name"]: field for field in before["fields"]}
+    for field in now["fields"]:
+        name, nullable = field["name"], field["nullable"]
+        if name not in earlier:
+            if not nullable:
                 return f"field {name!r} is new and not null: stored values have none"
             continue
-        reason = widens(old[name]["type"], field["type"])
+        reason = widens(earlier[name]["type"], field["type"])
         if reason:
             return f"field {name!r}: {reason}"
-        if old[name]["nullable"] and not field["nullable"]:
+        if earlier[name]["nullable"] and not nullable:
             return f"field {name!r} became not null: stored values may be null"
     return None
 

@@ -45,7 +45,7 @@ class _NoKey(dict[int, Any]):
             "in init or close"
         )
 
-    get = pop = __getitem__ = __setitem__ = __contains__ = _refuse  # type: ignore[assignment]
+    get = pop = __getitem__ = __setitem__ = __contains__ = _refuse
 
 
 _NO_KEY = _NoKey()

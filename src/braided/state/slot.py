@@ -16,9 +16,9 @@ import lmdb
 
 from braided.state.changes import Changes, changes_of
 from braided.state.opening import Opened
-from braided.state.slotcache import after
+from braided.state.slotcache import EMPTY, MemoryImage, after
 
-__all__ = ["SUFFIX_BYTES_MAX", "SlotState"]
+__all__ = ["SUFFIX_BYTES_MAX", "SlotState", "empty_slot"]
 
 SUFFIX_BYTES_MAX = 480
 
@@ -116,6 +116,10 @@ class SlotState:
         changes = changes_of(suffixes, values, list(map(self._old.__getitem__, suffixes)))
         return changes if changes.suffixes else None
 
+    def items(self) -> dict[bytes, bytes]:
+        """All that a slot that was opened empty holds now."""
+        return {place: value for place, value in self._new.items() if value is not None}
+
     def contents(self) -> tuple[list[bytes], list[bytes]]:
         """The slot as it was opened."""
         items = list(_merge(self._stored(self.address + _LOWEST, after(self.address)), []))
@@ -155,6 +159,11 @@ class SlotState:
         except lmdb.Error:
             self._use(self._reopen())
             yield from self._image.scan(start, end)
+
+
+def empty_slot() -> SlotState:
+    """A slot with nothing in it and nowhere to go."""
+    return SlotState(bytes(4), Opened(EMPTY, MemoryImage({})), _closed)
 
 
 def _closed() -> Opened:

@@ -82,7 +82,7 @@ class ValueVariable(_Variable):
         return bool(cell[0] > self._key.now_ms)
 
     def get(self) -> tuple[Any, ...] | None:
-        cell = self._key.cells.get(self._number)
+        cell: Any = self._key.cells.get(self._number)
         if cell is None:
             return None
         if self._ttl_ms is not None:
