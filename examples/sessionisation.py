@@ -7,6 +7,7 @@ watermark has passed it the visit is reported. Only `braided.stream` makes it ru
 import json
 import os
 import tempfile
+from datetime import datetime
 from pathlib import Path
 
 import braided
@@ -19,33 +20,33 @@ GAP_MS = 30 * 60 * 1000
 class Visits(StatefulProcessor):
     def init(self, handle):
         self.handle = handle
-        self.visit = handle.getValueState("visit", "start timestamp, last timestamp")
+        self.visit = handle.getValueState("visit", "start_ms long, last_ms long")
         self.pages = handle.getMapState("pages", "page string", "clicks int")
 
     def handleInputRows(self, key, rows, timerValues):
         for row in sorted(rows, key=lambda row: row.at):
-            start, last = self.visit.get() or (row.at, row.at)
-            if (row.at - last).total_seconds() * 1000 > GAP_MS:
+            now_ms = round(row.at.timestamp() * 1000)
+            start_ms, last_ms = self.visit.get() or (now_ms, now_ms)
+            if now_ms - last_ms > GAP_MS:
                 yield from self.over(key)  # the watermark had not yet come so far
-                start = last = row.at
+                start_ms = last_ms = now_ms
             clicks = (self.pages.getValue((row.page,)) or (0,))[0]
             self.pages.updateValue((row.page,), (clicks + 1,))
-            self.visit.update((min(start, row.at), max(last, row.at)))
+            self.visit.update((min(start_ms, now_ms), max(last_ms, now_ms)))
         for timer in list(self.handle.listTimers()):
             self.handle.deleteTimer(timer)
-        _, last = self.visit.get()
-        self.handle.registerTimer(round(last.timestamp() * 1000) + GAP_MS)
+        self.handle.registerTimer(self.visit.get()[1] + GAP_MS)
 
     def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
         yield from self.over(key)
 
     def over(self, key):
-        start, last = self.visit.get()
+        start_ms, last_ms = self.visit.get()
         pages = {page: clicks for (page,), (clicks,) in self.pages.iterator()}
         yield Row(
             user=key[0],
-            start=start,
-            minutes=round((last - start).total_seconds() / 60),
+            start=datetime.fromtimestamp(start_ms / 1000),
+            minutes=(last_ms - start_ms) // 60_000,
             clicks=sum(pages.values()),
             favourite=max(sorted(pages), key=pages.get),
         )

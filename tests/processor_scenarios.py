@@ -30,6 +30,7 @@ __all__ = [
     "at",
     "process",
     "script_scenario",
+    "shown",
 ]
 
 Schema = str | StructType
@@ -139,22 +140,36 @@ class Script:
     batches: tuple[tuple[Call, ...], ...]
 
 
+def shown(value: Any) -> str:
+    """A value with its types; the entries of a dict come in no order."""
+    match value:
+        case dict():
+            entries = sorted(f"{shown(key)}: {shown(item)}" for key, item in value.items())
+            return f"{{{', '.join(entries)}}}"
+        case Row() if hasattr(value, "__fields__"):
+            fields = zip(value.__fields__, value, strict=True)
+            return f"Row({', '.join(f'{name}={shown(item)}' for name, item in fields)})"
+        case list() | tuple():
+            return f"{type(value).__name__}({', '.join(map(shown, value))})"
+    return repr(value)
+
+
 def _perform(state: Any, call: Call) -> str:
-    """The result as text, types and all; what a map holds comes in no order."""
+    """The result as text; what a map holds comes in no order."""
     method, *given = call
     arguments = [g() if isinstance(g, FunctionType) else g for g in given]
     match method:
         case "pairs":  # two iterators at once do not disturb each other
-            return repr(list(zip(state.get(), state.get(), strict=True)))
+            return shown(list(zip(state.get(), state.get(), strict=True)))
         case "first":  # an iterator that is left unfinished
-            return repr(next(iter(state.get()), None))
+            return shown(next(iter(state.get()), None))
         case _:
             result = getattr(state, method)(*arguments)
     if method in ("iterator", "keys", "values"):
-        return repr(sorted(map(repr, result)))
+        return repr(sorted(map(shown, result)))
     if method == "get" and not isinstance(result, tuple | None):
-        return repr(list(result))
-    return repr(result)
+        return shown(list(result))
+    return shown(result)
 
 
 class Scripted(StatefulProcessor):

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from braided.bench.session import NATIVE
 from processor_corpus import CASES, SCENARIOS
 from processor_runs import Outcome, Running, Side, flow_of, prepared
-from processor_scenarios import Scenario
+from processor_scenarios import Scenario, shown
 from stream_harness import Feed
 
 Both = Mapping[Side, Outcome]
@@ -108,8 +108,8 @@ def _shown(scenario: Scenario, part: str | None, outcome: Outcome) -> list[Any]:
     steps = [outcome.rows] if scenario.whole else outcome.steps
     rows = [[row for row in step if part is None or row[0] == part] for step in steps]
     if scenario.ordered:
-        return [[repr(row) for row in step] for step in rows]
-    return [sorted(map(repr, step)) for step in rows]
+        return [[shown(row) for row in step] for step in rows]
+    return [sorted(map(shown, step)) for step in rows]
 
 
 def test_the_corpus_has_distinct_scenarios_for_rows_and_for_pandas() -> None:
