@@ -6,15 +6,20 @@ variables it declares: what is wrong with them is said before anything is starte
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
+from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-from braided.engine.flow import InitialRows, KeyedStep, ProcessorStep
+from braided.engine.flow import InitialRows, Input, KeyedStep, ProcessorStep, flow_of
+from braided.engine.group_state import GroupStateProcessor
 from braided.engine.processor_handle import DriverHandle
 from braided.engine.processor_output import PandasSettings
 from braided.engine.program import pickled
@@ -27,6 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["Processing", "pandas_settings"]
 
 _TIME_MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
+_TIMEOUTS = {
+    GroupStateTimeout.NoTimeout: "None",
+    GroupStateTimeout.ProcessingTimeTimeout: "ProcessingTime",
+    GroupStateTimeout.EventTimeTimeout: "EventTime",
+}
 
 
 class Processing:
@@ -80,6 +90,56 @@ class Processing:
             eventTimeColumnName,
         )
 
+    def applyInPandasWithState(
+        self,
+        func: Callable[..., Any],
+        outputStructType: StructType | str,
+        stateStructType: StructType | str,
+        outputMode: str,
+        timeoutConf: str,
+    ) -> Stream:
+        """Runs a function with a GroupState, as `GroupedData.applyInPandasWithState`."""
+        method = "applyInPandasWithState"
+        if not callable(func):
+            raise DefinitionError(f"{method} takes a function, not {func!r}")
+        mode = _TIMEOUTS.get(timeoutConf)
+        if mode is None:
+            raise DefinitionError(
+                f"{method}: timeoutConf is {timeoutConf!r}; it takes one of GroupStateTimeout's: "
+                f"{', '.join(_TIMEOUTS)}"
+            )
+        check_output_mode(method, outputMode)
+        session = self._stream._shape.sparkSession
+        flow = flow_of([self._stream._node])
+        has_watermark = any(isinstance(n, Input) and n.late is not None for n in flow.nodes)
+        if mode == "EventTime" and not has_watermark:
+            raise DefinitionError(
+                f"{method}: timeoutConf EventTimeTimeout needs withWatermark(...) on the "
+                "DataFrame before braided.stream"
+            )
+        output = output_schema(session, outputStructType)
+        processor = GroupStateProcessor(
+            func,
+            output_schema(session, stateStructType),
+            timeoutConf,
+            self._stream.columns,
+            len(output.fields),
+            has_watermark,
+        )
+        step = processor_step(
+            processor,
+            getattr(func, "__name__", "applyInPandasWithState").strip("<>"),
+            mode,
+            True,
+            session,
+            keys=self._keys,
+            key_schema=self._key,
+            input=self._stream.schema,
+            output=output,
+            exact_frames=True,
+        )
+        return self._then(replace(step, name=self._free_name(step.name)))
+
     def _process(
         self,
         method: str,
@@ -117,7 +177,13 @@ class Processing:
             event_time=_event_time(method, schema, event_time, mode),
             initial=_initial_rows(method, initial, self._key),
         )
-        return self._then(step)
+        return self._then(replace(step, name=self._free_name(step.name)))
+
+    def _free_name(self, name: str) -> str:
+        """The name, with a number if a step before has it: Spark asks for no names."""
+        taken = {step.name for step in flow_of([self._stream._node]).steps}
+        others = (f"{name}-{number}" for number in count(2))
+        return name if name not in taken else next(o for o in others if o not in taken)
 
 
 def processor_step(

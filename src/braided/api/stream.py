@@ -19,6 +19,7 @@ from pyspark.sql.types import CalendarIntervalType, MapType, StringType, StructT
 from pyspark.sql.utils import is_remote
 
 from braided.api.aggregates import Aggregating
+from braided.api.batch import Batch
 from braided.api.managed import ManagedOperator
 from braided.api.operator import Operator
 from braided.api.processors import Processing
@@ -88,7 +89,10 @@ _WHY_NOT = {
 
 
 def stream(df: DataFrame) -> Stream:
-    """Takes any streaming DataFrame into Braided."""
+    """Takes any streaming DataFrame into Braided.
+
+    One that is not streaming can be grouped for a StatefulProcessor, as in Spark; see batch.py.
+    """
     if is_remote() or type(df).__module__.startswith("pyspark.sql.connect"):
         raise UnsupportedError(
             "Spark Connect is not supported: Braided runs beside the driver and needs a classic "
@@ -97,11 +101,13 @@ def stream(df: DataFrame) -> Stream:
     if not isinstance(df, DataFrame):
         raise DefinitionError(f"braided.stream takes a DataFrame, not {type(df).__name__}")
     if not df.isStreaming:
-        raise DefinitionError(
-            "braided.stream takes a streaming DataFrame (spark.readStream...); this one "
-            "is not streaming"
-        )
+        grouping: Any = Batch(df, _grouped)
+        return grouping  # type: ignore[no-any-return]
     return Stream(_input(df), df)
+
+
+def _grouped(stream: Any, *cols: str | Column | list[Any]) -> GroupedStream:
+    return Stream.groupBy(stream, *cols)
 
 
 class Stream:

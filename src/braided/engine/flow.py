@@ -177,6 +177,7 @@ class ProcessorStep:
     settings: PandasSettings
     schemas: Schemas
     broadcasts: tuple[Broadcast[Any], ...] = ()
+    exact_frames: bool = False
     event_time: str = ""
     """The output column that has the event time of what comes after."""
     initial: InitialRows | None = None
@@ -386,7 +387,8 @@ def flow_of(ends: Iterable[Node], modes: Iterable[str] = ()) -> Flow:
     flow = replace(flow, feeds=feeds)
     if not any(node.late for node in inputs):
         for step in flow.steps:
-            if step.time_mode == "EventTime":
+            # Spark lets a processor run without: its watermark is then 0 for ever.
+            if step.time_mode == "EventTime" and not isinstance(step, ProcessorStep):
                 raise DefinitionError(
                     f"operator {step.name!r} has timeMode='EventTime', which needs "
                     "withWatermark(...) on the DataFrame before braided.stream"

@@ -7,6 +7,7 @@ refuses is refused here in Spark's words.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from pyspark.errors import PySparkRuntimeError
@@ -18,6 +19,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import StructType
 
+from braided.engine.rows import row_class
 from braided.engine.state_values import check_schema, key_codec, value_codec
 from braided.state.declared import Declaration, Declared
 from braided.state.openkey import OpenKey
@@ -52,11 +54,11 @@ class _ListState(ListVariable, ListState):
 class _MapState(MapVariable, MapState):
     """Spark's MapState."""
 
+    _row: Any = tuple
+
     def getValue(self, key: Any) -> Any:
         found = super().getValue(key)
         return None if found is None else self._row(found)
-
-    _row: Any = tuple
 
 
 class _Handle(StatefulProcessorHandle):
@@ -320,4 +322,7 @@ class ProcessorHandle(_Handle):
         number = self._known(declared)
         assert declared.user_key is not None
         keys = key_codec(declared.name, StructType.fromJson(declared.user_key))
-        return _MapState(self._key, number, keys, self._values(declared), ttl_ms)
+        made = _MapState(self._key, number, keys, self._values(declared), ttl_ms)
+        names = StructType.fromJson(declared.schema).names
+        made._row = partial(tuple.__new__, row_class(names))  # this one is a Row in Spark
+        return made

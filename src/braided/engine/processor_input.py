@@ -78,17 +78,28 @@ class PandasReader:
         self._settings = program.settings
         self._columns = list(range(begin, begin + len(program.input.fields)))
         self._names = program.input.names
+        self._exact = program.exact_frames
         self._indexes: dict[int, pd.RangeIndex] = {}
 
     def read(self, chunk: pa.RecordBatch) -> pd.DataFrame:
         series = self._series(chunk.select(self._columns))
-        frame = pd.DataFrame(dict(enumerate(map(_widened, series))))
+        if not self._exact:
+            series = list(map(_widened, series))
+        frame = pd.DataFrame(dict(enumerate(series)))
         frame.columns = pd.Index(self._names)
         return frame
 
     def keys(self, columns: list[pa.Array]) -> list[tuple[Any, ...]]:
         names = [f"k{i}" for i in range(len(columns))]
         series = self._series(pa.RecordBatch.from_arrays(columns, names=names))
+        if self._exact:
+            numeric = [each.dtype.kind in "biuf" for each in series]
+            return list(
+                zip(
+                    *(s.to_numpy() if n else s for s, n in zip(series, numeric, strict=True)),
+                    strict=True,
+                )
+            )
         return list(zip(*series, strict=True))
 
     def _series(self, batch: pa.RecordBatch) -> list[pd.Series[Any]]:

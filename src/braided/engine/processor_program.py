@@ -37,6 +37,8 @@ class ProcessorProgram:
     expires: bool
     """Whether some of its state has a time to live."""
     settings: PandasSettings
+    exact_frames: bool = False
+    """Whether frames have numbers of the columns' own sizes, as with applyInPandasWithState."""
     event_time: int | None = None
     """The output column that must not be behind the watermark."""
 

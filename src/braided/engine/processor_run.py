@@ -52,16 +52,22 @@ class ProcessorRuntime:
         self.key = OpenKey(batch_time_ms, frozenset(declared.retired))
         self.handle = ProcessorHandle(program.time_mode, self.key, history, program.schemas)
         self.times = TimerValues(batch_time_ms, watermark_ms)
-        if program.time_mode == "None":
+        if program.time_mode == "None" and not getattr(self.op, "always_timed", False):
             self.times = TimerValues(-1, -1)
         self._started = False
+        self._phase = "INITIALIZED"
 
     def start(self) -> None:
         """Have `init` called, if it was not; before the first key."""
         if not self._started:
             self._started = True
             self.op.init(self.handle)
-            self.handle.enter("INITIALIZED")
+            self.handle.enter(self._phase)
+
+    def enter(self, phase: str) -> None:
+        self._phase = phase
+        if self._started:
+            self.handle.enter(phase)
 
     def stop(self) -> None:
         """Have `close` called, if `init` was."""
@@ -94,7 +100,7 @@ class ProcessorRun(ChannelRun):
         positions = [first + position for position in program.key_positions]
         groups = Groups(self._counted(self.cut.through()), reader, program.keys, positions)
         yield from self._handle_rows(groups)
-        self.runtime.handle.enter("DATA_PROCESSED")
+        self.runtime.enter("DATA_PROCESSED")
         if program.time_mode != "None":
             yield from self._fire_timers()
         if program.expires:

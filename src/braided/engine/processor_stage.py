@@ -37,5 +37,6 @@ def program_of(step: ProcessorStep) -> ProcessorProgram:
         schemas=dict(step.schemas),
         expires=any(variable.expires for variable in step.declared.variables),
         settings=step.settings,
+        exact_frames=step.exact_frames,
         event_time=names.index(step.event_time) if step.event_time else None,
     )

@@ -152,18 +152,7 @@ class ChannelRun:
         self.program: Any = program
         self.runtime: Any = self._runtime()
         self.files = Files(spec.root)
-        view = Manifests(self.files).view_at(batch.batch - 1, spec.flow)
-        known = view.operators.get(self.program.name)
-        if known is None:
-            runs = batch.initial.get(self.program.name, ())
-            known = OperatorView.empty(spec.meta).starting_with(runs)
-        self.state = ChannelState(
-            self.files,
-            Cache(host_directory(Path(spec.cache), spec.flow)) if spec.cache else None,
-            self.program.name,
-            known,
-            spec.limits,
-        )
+        self.state = self._open_state()
         self.attempt = f"{batch.batch}-{channel}-{uuid.uuid4().hex[:12]}"
         self.started_ns = self.slot_started_ns = perf_counter_ns()
         self.waited_ns = self.slot_waited_ns = 0
@@ -188,6 +177,17 @@ class ChannelRun:
         self.rows: dict[int, int] = {}
         self.busy_ns: dict[int, int] = {}
         self.rows_in = self.rows_out = self.keys_touched = 0
+
+    def _open_state(self) -> ChannelState:
+        """The slots at the version before."""
+        spec, batch = self.spec, self.batch
+        view = Manifests(self.files).view_at(batch.batch - 1, spec.flow)
+        known = view.operators.get(self.program.name)
+        if known is None:
+            runs = batch.initial.get(self.program.name, ())
+            known = OperatorView.empty(spec.meta).starting_with(runs)
+        cache = Cache(host_directory(Path(spec.cache), spec.flow)) if spec.cache else None
+        return ChannelState(self.files, cache, self.program.name, known, spec.limits)
 
     def _runtime(self) -> Any:
         """What runs user code."""

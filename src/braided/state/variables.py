@@ -226,6 +226,7 @@ class MapVariable(_Variable):
         super().__init__(key, number, codec, ttl_ms)
         self._encode_key = keys.encode
         self._decode_key = keys.decode
+        self._begun = (b"", b"")
 
     def exists(self) -> bool:
         if not self._key.cells.get(self._number):
@@ -233,19 +234,19 @@ class MapVariable(_Variable):
         return self._ttl_ms is None or next(self._entries(), None) is not None
 
     def getValue(self, key: Any) -> Any:
-        user_key = self._encode_key(key)
+        part = user_part(self._encode_key(key))
         if not self._key.cells.get(self._number):
             return None
-        data = self._key.slot.get(self._prefix() + user_part(user_key))
-        found = None if data is None else self._read(user_part(user_key), data)
+        data = self._key.slot.get(self._prefix() + part)
+        found = None if data is None else self._read(part, data)
         return None if found is None else self._decode(found[1])
 
     def containsKey(self, key: Any) -> bool:
-        user_key = self._encode_key(key)
+        part = user_part(self._encode_key(key))
         if not self._key.cells.get(self._number):
             return False
-        data = self._key.slot.get(self._prefix() + user_part(user_key))
-        return data is not None and self._read(user_part(user_key), data) is not None
+        data = self._key.slot.get(self._prefix() + part)
+        return data is not None and self._read(part, data) is not None
 
     def updateValue(self, key: Any, value: Any) -> None:
         user_key, data = self._encode_key(key), self._encode(value)
@@ -326,7 +327,10 @@ class MapVariable(_Variable):
         return part, data
 
     def _prefix(self) -> bytes:
-        return variable_place(ENTRY, self._key.part, self._number)
+        part = self._key.part
+        if self._begun[0] is not part:
+            self._begun = (part, variable_place(ENTRY, part, self._number))
+        return self._begun[1]
 
 
 def sweep(slot: SlotState, key: OpenKey, now_ms: int) -> int:
