@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pandas as pd
@@ -13,7 +14,13 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 import braided
-from braided.errors import DefinitionError, OperatorDefinitionError, UnsupportedError
+from braided.errors import (
+    CheckpointMismatchError,
+    DefinitionError,
+    OperatorDefinitionError,
+    UnsupportedError,
+)
+from braided.import_state import import_state
 from stream_harness import Lab, wait_until
 
 SCHEMA = "k string, v int"
@@ -236,3 +243,77 @@ def test_what_can_not_run_is_refused_where_it_is_written(lab: Lab) -> None:
         grouped.transformWithState(Totals(), OUT, "Update", "EventTime", eventTimeColumnName="t")
     with pytest.raises(UnsupportedError, match="divert"):
         lab.start(totals(feed.frame()), onError="divert")
+
+
+class Remembering(StatefulProcessor):
+    """State of every kind, with and without a time to live, and a timer that is far away."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.last = handle.getValueState("last", "d decimal(10,2), t timestamp, b binary")
+        self.seen = handle.getListState("seen", "v int")
+        self.fading = handle.getListState("fading", "v int", 3_600_000)
+        self.by = handle.getMapState("by", "v int, s string", "n int", 3_600_000)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        said = [
+            repr(self.last.get()),
+            repr(list(self.seen.get())),
+            repr(list(self.fading.get())),
+            repr(sorted(self.by.iterator())),
+            repr(list(self.handle.listTimers())),
+        ]
+        for row in rows:
+            self.last.update((Decimal(row.v), dt.datetime(2024, 1, 1, 12, row.v), b"b" * row.v))
+            self.seen.appendValue((row.v,))
+            self.fading.appendValue((row.v,))
+            self.by.updateValue((row.v, "s"), (row.v,))
+            self.handle.registerTimer(4_000_000_000_000 + row.v)
+        yield Row(k=key[0], said="; ".join(said))
+
+
+def test_the_state_of_a_native_checkpoint_is_imported(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    feed.add([("a", 1), ("a", 2), ("b", 3)])
+    native = str(lab.home / "native")
+
+    def flow(grouped: Any) -> Any:
+        return grouped.transformWithState(
+            Remembering(), "k string, said string", "Update", "ProcessingTime"
+        )
+
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    package = "org.apache.spark.sql.execution.streaming.state"
+    lab.spark.conf.set(provider, f"{package}.RocksDBStateStoreProvider")
+    try:
+        query = (
+            flow(feed.frame().groupBy("k"))
+            .writeStream.format("noop")
+            .outputMode("update")
+            .option("checkpointLocation", native)
+            .trigger(once=True)
+            .start()
+        )
+        query.awaitTermination()
+        found = import_state(lab.spark, native, str(lab.checkpoint), "Remembering", slots=16)
+    finally:
+        lab.spark.conf.unset(provider)
+    assert found.content.keys == 2
+    again = lab.feed(SCHEMA, "more")
+    again.add([("a", 0), ("b", 0), ("c", 0)])
+    lab.run(flow(braided.stream(again.frame()).groupBy("k")), channels=2)
+    assert sorted(lab.rows()) == [
+        (
+            "a",
+            "(Decimal('2.00'), datetime.datetime(2024, 1, 1, 12, 2), b'bb'); [(1,), (2,)]; "
+            "[(1,), (2,)]; [((1, 's'), (1,)), ((2, 's'), (2,))]; [4000000000001, 4000000000002]",
+        ),
+        (
+            "b",
+            "(Decimal('3.00'), datetime.datetime(2024, 1, 1, 12, 3), b'bbb'); [(3,)]; "
+            "[(3,)]; [((3, 's'), (3,))]; [4000000000003]",
+        ),
+        ("c", "None; []; []; []; []"),
+    ]
+    with pytest.raises(CheckpointMismatchError, match="a query that has run"):
+        import_state(lab.spark, native, str(lab.checkpoint), "Remembering")
