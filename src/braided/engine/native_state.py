@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
@@ -134,9 +134,8 @@ class _About:
     variables: tuple[dict[str, Any], ...]
 
     def frame(self, spark: SparkSession, number: int) -> DataFrame:
-        return (
-            self._reader(spark).option("stateVarName", self.variables[number]["stateName"]).load()
-        )
+        name = self.variables[number]["stateName"]
+        return self._reader(spark).option("stateVarName", name).load()
 
     def timers(self, spark: SparkSession) -> DataFrame:
         return self._reader(spark).option("readRegisteredTimers", "true").load()
@@ -145,7 +144,7 @@ class _About:
         frame = self.frame(spark, 0) if self.variables else self.timers(spark)
         return _struct(frame.schema["key"].dataType)
 
-    def _reader(self, spark: SparkSession) -> Any:
+    def _reader(self, spark: SparkSession) -> DataFrameReader:
         return (
             spark.read.format("statestore")
             .option("path", self.native)
@@ -309,11 +308,13 @@ class _Taker:
         self._kind = declared.kind
         ttl_ms = 0 if declared.expires else None
         self._expiry: int | None = None
-        self._variable: Any = {
-            "value": lambda: ValueVariable(key, declared.number, _RAW, ttl_ms),
-            "list": lambda: ListVariable(key, declared.number, _RAW, ttl_ms),
-            "map": lambda: MapVariable(key, declared.number, _RAW, _RAW, ttl_ms),
-        }[declared.kind]()
+        self._variable: Any
+        if declared.kind == "value":
+            self._variable = ValueVariable(key, declared.number, _RAW, ttl_ms)
+        elif declared.kind == "list":
+            self._variable = ListVariable(key, declared.number, _RAW, ttl_ms)
+        else:
+            self._variable = MapVariable(key, declared.number, _RAW, _RAW, ttl_ms)
 
     def take(self, user: bytes, data: bytes, expiry: int | None) -> None:
         # With a time to live of nothing, what is written expires now: at the time that it had.
