@@ -38,7 +38,7 @@ from braided.engine.flow import (
 )
 from braided.engine.initial import check_initial
 from braided.engine.jvm import Jvm
-from braided.engine.route import Keys, quoted
+from braided.engine.route import Keys, late_filter, quoted
 from braided.engine.stateless import Stateless
 from braided.errors import DefinitionError, UnsupportedError
 
@@ -292,7 +292,7 @@ def _input(source: DataFrame, base: Input | None = None, step: Stateless | None 
         time = quoted(column)
         if isinstance(source.schema[column].dataType, StructType):
             time += ".end"  # a window of Spark's is late when its end is
-        late = _late_filter(time)
+        late = late_filter(time)
     return Input(source, base, step, late)
 
 
@@ -321,17 +321,6 @@ def _beyond_rows(plan: Any) -> str | None:
         if children.isEmpty():
             return None
         node = children.head()
-
-
-def _late_filter(time: str) -> Callable[[int], str]:
-    def keep(watermark_ms: int) -> str:
-        # Inside an array, at a place that Spark does not see is constant, the watermark is not
-        # compiled into the generated code, which would then be compiled anew for every batch.
-        place = f"pmod(hash({time}), 1) + 1"
-        watermark = f"element_at(array(timestamp_millis({watermark_ms})), {place})"
-        return f"NOT coalesce({time} <= {watermark}, false)"
-
-    return keep
 
 
 class _Recorder:

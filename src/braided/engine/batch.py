@@ -39,6 +39,7 @@ from braided.engine.flow import AggregateStep, Flow, OperatorStep, ProcessorStep
 from braided.engine.gate import Gate, Stopped
 from braided.engine.initial import Imported, write_initial
 from braided.engine.inputs import Inputs
+from braided.engine.native_state import Import, imported_meta, read_import
 from braided.engine.place import Place
 from braided.engine.plan import FlowPlan
 from braided.engine.processor_initial import write_first_state
@@ -168,7 +169,14 @@ class Engine:
         declared = {
             step.name: step.declared for step in self.flow.steps if isinstance(step, ProcessorStep)
         }
-        return checkpoint.fit(self.view, metas, codecs, declared, asked)
+        fitted = checkpoint.fit(self.view, metas, codecs, declared, asked)
+        self._imports: dict[str, Import] = {}
+        for name in declared:
+            found = read_import(self._files, name) if name not in self.view.operators else None
+            if found is not None:
+                self._imports[name] = found
+                fitted[name] = imported_meta(found, name, fitted[name], declared[name])
+        return fitted
 
     def _place(self) -> Place:
         base = self.options.cache_dir or self._spark.conf.get("spark.local.dir", None)
@@ -353,7 +361,9 @@ class Engine:
         for step in self._new_steps():
             meta, root = self._metas[step.name], self._files.root
             if isinstance(step, ProcessorStep):
-                if step.initial is not None:
+                if step.name in self._imports:
+                    made[step.name] = self._imports[step.name].content
+                elif step.initial is not None:
                     made[step.name] = write_first_state(step, meta, root, batch, times)
             elif step.initial is not None:
                 made[step.name] = write_initial(
@@ -446,7 +456,9 @@ class Engine:
     def _ring(self, had_input: bool) -> None:
         """Asks for a batch without input if there is something to do."""
         due_ms: int | None = None
-        need = bool(self.view.carry) or any(s.initial is not None for s in self._new_steps())
+        need = bool(self.view.carry) or any(
+            s.initial is not None or s.name in self._imports for s in self._new_steps()
+        )
         for step in self.flow.steps:
             known = self.view.operators.get(step.name)
             if known is None or not known.due or not step.fires:

@@ -31,7 +31,7 @@ from braided.engine.flow import (
 from braided.engine.inputs import Inputs
 from braided.engine.place import Place
 from braided.engine.processor_stage import ProcessorStage
-from braided.engine.route import order_columns, quoted
+from braided.engine.route import late_filter, order_columns, quoted
 from braided.engine.stage import Stage
 from braided.engine.task import BATCH_PROPERTY, BatchSpec
 from braided.engine.twosided import united_sides
@@ -269,10 +269,22 @@ class BatchFrames:
     def _punctual(self, node: Keyed, parent: Node) -> _Rows:
         """A parent's rows without those that are late."""
         rows = self._rows(parent)
-        late = parent.late if isinstance(parent, Input) else None
+        late = _late(parent)
         if late is None or not node.step.drops_late_rows or self._late_ms <= 0:
             return rows
         return _Rows(rows.df.filter(F.expr(late(self._late_ms))), rows.order, rows.admitted)
+
+
+def _late(node: Node) -> Callable[[int], str] | None:
+    """What keeps a node's rows that are not late; None if their time is not known."""
+    if isinstance(node, Input):
+        return node.late
+    if isinstance(node, Fed):
+        return _late(node.parent)
+    step = node.step if isinstance(node, Keyed) else None
+    if isinstance(step, ProcessorStep) and step.event_time:
+        return late_filter(quoted(step.event_time))
+    return None
 
 
 def _lengthened(rows: _Rows, order: int, last: int) -> DataFrame:

@@ -7,7 +7,6 @@ batch reads its slots on top of them, and the manifest of that batch names them 
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,11 +25,9 @@ from braided.engine.processor_run import ProcessorRuntime
 from braided.engine.processor_stage import program_of
 from braided.engine.program import PackedProgram, pack
 from braided.engine.route import PLACE, PLACE_SHIFT, quoted
+from braided.engine.snapshots import snapshot
 from braided.errors import BraidedError
-from braided.state.files import Files
-from braided.state.keys import timer_ms
 from braided.state.manifest import OperatorMeta
-from braided.state.runs import SNAP_SUFFIX, write_run
 from braided.state.slot import SlotState, empty_slot
 
 __all__ = ["write_first_state"]
@@ -79,7 +76,9 @@ class _Writer:
         except BraidedError as error:
             raise RuntimeError(to_text(error)) from None
         if slots:
-            yield self._write(slots)
+            operator = self.program.unpack().name
+            path = f"state/{operator}/{self.batch}-initial-{uuid.uuid4().hex[:12]}"
+            yield snapshot(self.root, path, slots)
 
     def _slots(self, chunks: Iterator[pa.RecordBatch]) -> dict[int, dict[bytes, bytes]]:
         program = self.program.unpack()
@@ -105,26 +104,3 @@ class _Writer:
                 raise operator_failure(error, program.name, values, row, self.batch, None) from None
         runtime.stop()
         return {number: slot.items() for number, slot in slots.items()}
-
-    def _write(self, slots: dict[int, dict[bytes, bytes]]) -> pa.RecordBatch:
-        operator = self.program.unpack().name
-        name = f"state/{operator}/{self.batch}-initial-{uuid.uuid4().hex[:12]}{SNAP_SUFFIX}"
-        run = write_run(
-            Files(self.root),
-            name,
-            (
-                (slot, sorted(content), [content[place] for place in sorted(content)])
-                for slot, content in sorted(slots.items())
-            ),
-        )
-        places = [place for content in slots.values() for place in content]
-        size = sum(len(k) + len(v) for content in slots.values() for k, v in content.items())
-        due = {
-            slot: min(timers)
-            for slot, content in slots.items()
-            if (timers := [timer_ms(place) for place in content if place[:1] == b"t"])
-        }
-        keys = sum(place[:1] in b"kK" for place in places)
-        values = [run.name, run.digest, run.bytes, run.slots, keys, size, json.dumps(due)]
-        names = ["name", "digest", "bytes", "slots", "keys", "size", "due"]
-        return pa.RecordBatch.from_arrays([pa.array([value]) for value in values], names=names)

@@ -146,24 +146,13 @@ class FrameEncoder(_Encoder):
         self._settings = settings
         self._names = pd.Index(self.names)
 
-    def check(self, frame: Any) -> None:
-        """Raises unless it is a frame with the columns of the schema."""
+    def columns(self, frame: Any) -> list[Any]:
+        """The values of the schema's columns; raises unless it is a frame that has them."""
         if not isinstance(frame, pd.DataFrame):
             raise OutputSchemaError(
                 f"processor {self._operator!r} gave {frame!r:.80} of type "
                 f"{type(frame).__name__}; it must give out pandas.DataFrames"
             )
-
-    def encode(self, frames: Sequence[pd.DataFrame]) -> list[pa.RecordBatch]:
-        """The frames in their order, those of equal types in one batch."""
-        made = []
-        parts = [self._columns(frame) for frame in frames if len(frame)]
-        for _, alike in groupby(parts, key=lambda columns: [c.dtype for c in columns]):
-            made.append(self._convert(list(alike)))
-        return made
-
-    def _columns(self, frame: pd.DataFrame) -> list[Any]:
-        """The values of the schema's columns."""
         settings = self._settings
         if settings.by_name and any(isinstance(label, str) for label in frame.columns):
             try:
@@ -173,6 +162,13 @@ class FrameEncoder(_Encoder):
         if len(frame.columns) < len(self.names):
             raise self._wrong_columns(frame)
         return [frame.iloc[:, i]._values for i in range(len(self.names))]
+
+    def encode(self, parts: Sequence[list[Any]]) -> list[pa.RecordBatch]:
+        """The columns of frames in their order, those of equal types in one batch."""
+        made = []
+        for _, alike in groupby(parts, key=lambda columns: [c.dtype for c in columns]):
+            made.append(self._convert(list(alike)))
+        return made
 
     def _wrong_columns(self, frame: pd.DataFrame) -> OutputSchemaError:
         return OutputSchemaError(

@@ -7,6 +7,7 @@ to the changelog, is as with any operator (task.py).
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -35,6 +36,7 @@ from braided.state.variables import sweep
 __all__ = ["ProcessorRun", "ProcessorRuntime"]
 
 _FRAMES_MAX = 4096
+_COLLECT_AFTER = 100_000
 
 
 class ProcessorRuntime:
@@ -93,6 +95,16 @@ class ProcessorRun(ChannelRun):
         )
 
     def process(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Rows and values are in no cycles, and there are very many of them: to look for some as
+        # often as Python does would cost more than the processor.
+        before = gc.get_threshold()
+        gc.set_threshold(_COLLECT_AFTER, *before[1:])
+        try:
+            yield from self._process(chunks)
+        finally:
+            gc.set_threshold(*before)
+
+    def _process(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program = self.program
         first = self.spec.order if self.spec.keep_order else 0
         self.cut = Cut(chunks, self.batch.cut, first + len(program.input.fields))
@@ -171,9 +183,11 @@ class ProcessorRun(ChannelRun):
         for item in given:
             rows = 1
             if is_pandas:
-                self.program.frames.check(item)
-                out.append(item)
+                columns = self.program.frames.columns(item)
                 rows = len(item)
+                if not rows:
+                    continue
+                out.append(columns)  # and not the frame: what is kept has to be looked through
             else:
                 out += self.program.rows.detach([item])
             if tag is not None:

@@ -269,7 +269,8 @@ def _decimals(kind: DecimalType) -> Convert:
     def convert(value: Any) -> str:
         if isinstance(value, bool) or not isinstance(value, decimal.Decimal | int):
             raise TypeError
-        return str(decimal.Decimal(value).quantize(quantum, context=context))
+        made = decimal.Decimal(value).quantize(quantum, context=context)
+        return str(made if made else made.copy_abs())  # Java has no negative zero
 
     return convert
 

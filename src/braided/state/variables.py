@@ -173,11 +173,11 @@ class ListVariable(_Variable):
         key = self._key
         if not self._appended:
             key.cells.get(self._number)  # refuses while no key is open
-            key.ending.append(self._end)
+            key.ending.append(self.end)
         self._appended += values
 
-    def _end(self) -> None:
-        """Writes what was appended as one more piece."""
+    def end(self) -> None:
+        """Writes what was appended, if anything, as one more piece."""
         if not self._appended:
             return
         key = self._key
