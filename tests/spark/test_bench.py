@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from braided.bench import agg, floor, rescale, skew, state_size, stateful, surge
+from braided.bench import agg, floor, processor, rescale, skew, state_size, stateful, surge
+from braided.bench.processors import PROCESSORS
 from braided.bench.session import NATIVE, Arena, Inputs, touched_keys
 from braided.bench.totals import last_per_key, same_rows
 
@@ -46,6 +47,25 @@ def test_agg_runs_both_sides_and_finds_their_output_identical(place: Arena, aggr
     assert result["identical"] is True
     assert result["ratio"] > 0
     assert result["batches"] == 1
+
+
+@pytest.mark.parametrize("pandas", [False, True], ids=["rows", "pandas"])
+def test_processor_runs_both_sides_and_finds_their_output_identical(
+    place: Arena, pandas: bool
+) -> None:
+    size = processor.Size(keys=40, rows_per_key=2, warm=1, native=1, braided=2, warm_keys=5)
+    inputs = processor.inputs(place, size)
+    for name, value in processor.CONF.items():
+        place.spark.conf.set(name, value)
+    try:
+        for kind in PROCESSORS:
+            result = processor.measure(place, inputs, size, kind, pandas=pandas, progress=silent)
+            assert result["identical"] is True, kind
+            assert result["ratio"] > 0
+            assert (result["native_batches"], result["braided_batches"]) == (1, 2)
+    finally:
+        for name in processor.CONF:
+            place.spark.conf.unset(name)
 
 
 def test_floor_tells_what_each_step_of_a_batch_takes(place: Arena) -> None:

@@ -18,7 +18,7 @@ from braided.options import Options
 
 ROOT = Path(__file__).parents[2]
 RUN = ("README.md", "docs/aggregates.md", "docs/flows.md", "docs/managed.md", "docs/operators.md")
-RUN += ("docs/sinks.md", "docs/state.md", "docs/testing.md")
+RUN += ("docs/processors.md", "docs/sinks.md", "docs/state.md", "docs/testing.md")
 PAGES = (*RUN, "docs/architecture.md")
 
 

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from braided.api.destination import Target, local_path, sink_of
 from braided.api.query import ElasticQuery, retire
 from braided.engine.batch import Engine
-from braided.engine.flow import AggregateStep, Flow, flow_of
+from braided.engine.flow import AggregateStep, Flow, ProcessorStep, flow_of
 from braided.engine.jvm import Jvm
 from braided.engine.sinks import FileSink, Sink
 from braided.engine.staged import MemorySink
@@ -208,6 +208,12 @@ def start(*writers: StreamWriter) -> ElasticQuery:
     settings = Options.parse(
         options, dict(spark.conf.getAll.items()), channels=spark.sparkContext.defaultParallelism
     )
+    if settings.on_error == "divert" and any(isinstance(s, ProcessorStep) for s in flow.steps):
+        raise UnsupportedError(
+            "braided.onError=divert with a StatefulProcessor: it gets the rows of a key as a whole "
+            "and may have changed state before it raised, so no single row can be taken back. "
+            "Catch errors in the processor, or leave the option out"
+        )
     if settings.order_preserving:
         flow.check_order_survives()
     sinks = [sink_of(writer._target(), spark) for writer in writers]

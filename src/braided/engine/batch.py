@@ -38,14 +38,16 @@ from braided.engine.commands import Commands
 from braided.engine.commit import CONTROL, Outcome, manifest_of
 from braided.engine.eventlog import EventLog
 from braided.engine.failure import from_worker, is_interrupt, is_lost_worker
-from braided.engine.flow import AggregateStep, Flow, OperatorStep
+from braided.engine.flow import AggregateStep, Flow, OperatorStep, ProcessorStep
 from braided.engine.gate import Gate, Stopped
 from braided.engine.initial import Imported, write_initial
 from braided.engine.inputs import Inputs
+from braided.engine.native_state import Import, imported_meta, read_import
 from braided.engine.pinning import key_hashes
 from braided.engine.place import Place
 from braided.engine.plan import FlowPlan
 from braided.engine.policies import policies_of
+from braided.engine.processor_initial import write_first_state
 from braided.engine.progress import ProgressLog, Steps, section
 from braided.engine.reports import ChannelReport, ReportBox
 from braided.engine.sampling import Sampler, waiting_rows
@@ -184,7 +186,17 @@ class Engine:
             for step in self.flow.steps
         }
         asked = self.options.slots if "slots" in self.options.given else None
-        return checkpoint.fit(self.view, metas, codecs, asked)
+        declared = {
+            step.name: step.declared for step in self.flow.steps if isinstance(step, ProcessorStep)
+        }
+        fitted = checkpoint.fit(self.view, metas, codecs, declared, asked)
+        self._imports: dict[str, Import] = {}
+        for name in declared:
+            found = read_import(self._files, name) if name not in self.view.operators else None
+            if found is not None:
+                self._imports[name] = found
+                fitted[name] = imported_meta(found, name, fitted[name], declared[name])
+        return fitted
 
     def _place(self) -> Place:
         base = self.options.cache_dir or self._spark.conf.get("spark.local.dir", None)
@@ -219,8 +231,12 @@ class Engine:
         self.commands.propose_pin(name, change)
 
     def _hashes(self, name: str, key: bytes) -> tuple[int, int] | None:
-        """The hashes of a key, by the same JVM expressions that route its rows."""
+        """The hashes of a key, by the same JVM expressions that route its rows; None where a key
+        is more than one record, and can't be pinned.
+        """
         step = next(step for step in self.flow.steps if step.name == name)
+        if not isinstance(step, OperatorStep):
+            return None
         return key_hashes(self._spark, step.key_schema, key)
 
     def close(self) -> None:
@@ -320,8 +336,8 @@ class Engine:
         cut: int | None,
         steps: Steps,
     ) -> Outcome:
-        initial = self._initial(batch)
-        due = self._due(tables, times)
+        initial = self._initial(batch, times)
+        due = self._due(tables, times, initial)
         channels = {name: table.channels for name, table in tables.items()}
         rehoused = {
             name: found
@@ -399,32 +415,35 @@ class Engine:
             frames.close()
         return tuple(outputs), fed_back
 
-    def _initial(self, batch: int) -> dict[str, Imported]:
+    def _initial(self, batch: int, times: BatchTimes) -> dict[str, Imported]:
         """Writes what operators that are new to the checkpoint start with."""
-        return {
-            step.name: write_initial(
-                step.initial,
-                step.operator,
-                step.name,
-                step.key_schema,
-                self._metas[step.name],
-                self._files.root,
-                batch,
-            )
-            for step in self._new_steps()
-            if step.initial is not None
-        }
+        made = {}
+        for step in self._new_steps():
+            meta, root = self._metas[step.name], self._files.root
+            if isinstance(step, ProcessorStep):
+                if step.name in self._imports:
+                    made[step.name] = self._imports[step.name].content
+                elif step.initial is not None:
+                    made[step.name] = write_first_state(step, meta, root, batch, times)
+            elif step.initial is not None:
+                made[step.name] = write_initial(
+                    step.initial, step.operator, step.name, step.key_schema, meta, root, batch
+                )
+        return made
 
-    def _new_steps(self) -> list[OperatorStep]:
+    def _new_steps(self) -> list[OperatorStep | ProcessorStep]:
         """Operators that the checkpoint does not know yet."""
         return [
             step
             for step in self.flow.steps
-            if isinstance(step, OperatorStep) and step.name not in self.view.operators
+            if not isinstance(step, AggregateStep) and step.name not in self.view.operators
         ]
 
     def _due(
-        self, tables: Mapping[str, RoutingTable], times: BatchTimes
+        self,
+        tables: Mapping[str, RoutingTable],
+        times: BatchTimes,
+        initial: Mapping[str, Imported],
     ) -> dict[str, dict[int, list[int]]]:
         """The slots whose next timer has come, by operator and channel."""
         found: dict[str, dict[int, list[int]]] = {}
@@ -433,12 +452,15 @@ class Engine:
             if isinstance(step, AggregateStep) and step.mode == "complete":
                 found[step.name] = _all_slots(tables[step.name])
                 continue
-            if known is None or not known.due or not step.fires:
+            timers = known.due if known is not None else {}
+            if isinstance(step, ProcessorStep) and step.name in initial:
+                timers = initial[step.name].due  # as in Spark, they may be due at once
+            if not timers or not step.fires:
                 continue
             now_ms = times.watermark_ms if step.time_mode == "EventTime" else times.batch_time_ms
             channels = found.setdefault(step.name, {})
             owners = tables[step.name].slots
-            for slot, ms in known.due.items():
+            for slot, ms in timers.items():
                 if ms <= now_ms:
                     channels.setdefault(int(owners[slot]), []).append(slot)
         return found
@@ -502,7 +524,9 @@ class Engine:
     def _ring(self, had_input: bool) -> None:
         """Asks for a batch without input if there is something to do."""
         due_ms: int | None = None
-        need = bool(self.view.carry) or any(s.initial is not None for s in self._new_steps())
+        need = bool(self.view.carry) or any(
+            s.initial is not None or s.name in self._imports for s in self._new_steps()
+        )
         for step in self.flow.steps:
             known = self.view.operators.get(step.name)
             if known is None or not known.due or not step.fires:

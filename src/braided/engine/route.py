@@ -10,7 +10,7 @@ Everything here is a JVM expression; no Python touches a row on the way. Hidden 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,7 @@ __all__ = [
     "admission",
     "can_be_pinned",
     "is_place_of",
+    "late_filter",
     "order_columns",
     "pin_hashes",
     "quoted",
@@ -139,6 +140,19 @@ def admission(sequence_sql: Sequence[str]) -> list[str]:
     values = ["bigint(0)", *sequence_sql]
     names = order_columns(len(values))
     return [f"{value} AS {name}" for value, name in zip(values, names, strict=True)]
+
+
+def late_filter(time: str) -> Callable[[int], str]:
+    """SQL that keeps the rows that are not late, given the watermark in ms."""
+
+    def keep(watermark_ms: int) -> str:
+        # Inside an array, at a place that Spark does not see is constant, the watermark is not
+        # compiled into the generated code, which would then be compiled anew for every batch.
+        place = f"pmod(hash({time}), 1) + 1"
+        watermark = f"element_at(array(timestamp_millis({watermark_ms})), {place})"
+        return f"NOT coalesce({time} <= {watermark}, false)"
+
+    return keep
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from braided import failpoints
 from braided.engine.carry import Cut
 from braided.engine.failure import operator_failure, to_text
 from braided.engine.heavy import HeavyKeys
-from braided.engine.program import PackedProgram, Program
+from braided.engine.program import PackedProgram
 from braided.engine.reports import ChannelReport, ReportBox, SlotReport
 from braided.engine.route import PLACE_SHIFT, TIMER_SEQUENCE, order_columns
 from braided.engine.runtime import OperatorRuntime
@@ -119,6 +119,8 @@ class TaskSpec:
     """Whether they came along, and the output needs them."""
     divert: bool = False
     """Whether a row whose operator raises goes to the dead letters."""
+    processor: bool = False
+    """Whether the program is a StatefulProcessor's."""
 
 
 class ChannelTask:
@@ -155,30 +157,14 @@ class ChannelTask:
 class ChannelRun:
     """The task itself, which knows nothing of Spark: Arrow in, Arrow out, a report at the end."""
 
-    def __init__(self, spec: TaskSpec, program: Program, batch: BatchSpec, channel: int) -> None:
+    def __init__(self, spec: TaskSpec, program: Any, batch: BatchSpec, channel: int) -> None:
         self.spec = spec
         self.batch = batch
         self.channel = channel
-        self.program = program
-        self.runtime = OperatorRuntime(
-            self.program.operator,
-            batch.batch_time_ms,
-            batch.watermark_ms if batch.watermark_ms > 0 else None,
-            spec.meta.history,
-        )
+        self.program: Any = program
+        self.runtime: Any = self._runtime()
         self.files = Files(spec.root)
-        view = Manifests(self.files).view_at(batch.batch - 1, spec.flow)
-        known = view.operators.get(self.program.name)
-        if known is None:
-            runs = batch.initial.get(self.program.name, ())
-            known = OperatorView.empty(spec.meta).starting_with(runs)
-        self.state = ChannelState(
-            self.files,
-            Cache(host_directory(Path(spec.cache), spec.flow)) if spec.cache else None,
-            self.program.name,
-            known,
-            spec.limits,
-        )
+        self.state = self._open_state()
         self.attempt = f"{batch.batch}-{channel}-{uuid.uuid4().hex[:12]}"
         self.started_ns = self.slot_started_ns = perf_counter_ns()
         self.waited_ns = self.slot_waited_ns = 0
@@ -204,6 +190,27 @@ class ChannelRun:
         self.busy_ns: dict[int, int] = {}
         self.heavy = HeavyKeys()
         self.rows_in = self.rows_out = self.keys_touched = 0
+
+    def _open_state(self) -> ChannelState:
+        """The slots at the version before."""
+        spec, batch = self.spec, self.batch
+        view = Manifests(self.files).view_at(batch.batch - 1, spec.flow)
+        known = view.operators.get(self.program.name)
+        if known is None:
+            runs = batch.initial.get(self.program.name, ())
+            known = OperatorView.empty(spec.meta).starting_with(runs)
+        cache = Cache(host_directory(Path(spec.cache), spec.flow)) if spec.cache else None
+        return ChannelState(self.files, cache, self.program.name, known, spec.limits)
+
+    def _runtime(self) -> Any:
+        """What runs user code."""
+        batch = self.batch
+        return OperatorRuntime(
+            self.program.operator,
+            batch.batch_time_ms,
+            batch.watermark_ms if batch.watermark_ms > 0 else None,
+            self.spec.meta.history,
+        )
 
     # -- the way of the rows ---------------------------------------------------------------
 
@@ -294,7 +301,8 @@ class ChannelRun:
         """What the operator is called with; of two inputs, rows of either (see twosided.py)."""
         program = self.program
         if not program.sides:
-            return program.rows.rows(chunk.select(range(first, first + width)))
+            rows: list[Any] = program.rows.rows(chunk.select(range(first, first + width)))
+            return rows
         begin = first + 1 + len(program.key_positions)
         sides = []
         for factory in program.side_rows:
@@ -607,7 +615,11 @@ class ChannelRun:
 
 
 def run_of(spec: TaskSpec) -> type[ChannelRun]:
-    """How a task runs: the plain way, or one that can take back what a hook did."""
+    """How a task runs: the plain way, a processor's, or one that can take back what a hook did."""
+    if spec.processor:
+        from braided.engine.processor_run import ProcessorRun
+
+        return ProcessorRun
     if not spec.divert:
         return ChannelRun
     from braided.engine.divert import DivertingRun  # which is made from what is here
