@@ -1,8 +1,9 @@
 """Latency and cost when the arrival rate rises fourfold and falls again: elastic against fixed.
 
 Rows arrive at a steady rate, four times as fast for a while, and steadily again, a file every tenth
-of a second, whether or not anybody keeps up. A row costs a millisecond of waiting. Its latency
-runs from its arrival to the moment its batch has been handed to the sink. Three runs over the same
+of a second, whether or not anybody keeps up. The clock starts when a query has had its first
+batches, which are like no others. A row costs a millisecond of waiting. Its latency runs from its
+arrival to the moment its batch has been handed to the sink. Three runs over the same
 schedule: with few channels, with many, and with `braided.channels.max`, which makes the
 number follow the load. Channel-seconds are the channels of each batch times the time until the next
 one begins. The ideal has few channels before and after the surge and many during it.
@@ -32,6 +33,7 @@ CORES = 16
 _NAME = "work"
 _FILE_S = 0.1
 _TIMES = 4
+_FIRST_BATCHES = 5
 
 
 class Work(Operator):
@@ -82,17 +84,20 @@ class _Seen:
 
     latencies_s: list[Any] = field(default_factory=list)
     rows: int = 0
-    begun_s: float = 0.0
+    begun_s: float | None = None
     batches: list[Any] = field(default_factory=list)
 
     def take(self, df: DataFrame, batch: int) -> None:
         arrived = df.select("v").toArrow()["v"].to_numpy()
+        if self.begun_s is None:
+            return
+        arrived = arrived[arrived > self.begun_s]
         self.rows += len(arrived)
         self.latencies_s.append(time.time() - arrived)
 
 
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
-    size = Size(1_000, 6, 8, 8) if quick else Size(1_000, 15, 20, 25)
+    size = Size(1_000, 3, 6, 6) if quick else Size(1_000, 15, 20, 25)
     with arena("surge", cores=CORES) as place:
         _run(place, Size(500, 2, 1, 0, most=size.most), size.most, {})  # nobody looks at it
         progress("warm")
@@ -147,28 +152,39 @@ def _run(place: Arena, size: Size, channels: int, options: dict[str, Any]) -> _S
         .start()
     )
     try:
-        feeder = threading.Thread(target=_feed, args=(directory, size, seen), daemon=True)
+        feeder = threading.Thread(target=_feed, args=(directory, size, seen, query), daemon=True)
         feeder.start()
         feeder.join()
         query.processAllAvailable()
-        seen.batches = with_data(query.recentProgress)
+        seen.batches = _counted(seen, with_data(query.recentProgress))
     finally:
         query.stop()
     return seen
 
 
-def _feed(directory: Path, size: Size, seen: _Seen) -> None:
+def _feed(directory: Path, size: Size, seen: _Seen, query: braided.ElasticQuery) -> None:
     """Rows arrive as the schedule says, whatever becomes of them."""
     chance = np.random.default_rng(3)
-    seen.begun_s = time.time()
-    for number in range(round(size.all_s / _FILE_S)):
-        due_s = seen.begun_s + (number + 1) * _FILE_S
-        count = round(size.rate(number * _FILE_S) * _FILE_S)
+    start_s, number = time.time(), 0
+    while seen.begun_s is None or number < round(size.all_s / _FILE_S):
+        due_s = start_s + (number + 1) * _FILE_S
+        at_s = 0.0 if seen.begun_s is None else number * _FILE_S
+        count = round(size.rate(at_s) * _FILE_S)
         time.sleep(max(0.0, due_s - time.time()))
         table = pa.table({"k": chance.integers(0, size.keys, count), "v": np.full(count, due_s)})
-        hidden = directory / f".{number:06}.parquet"
+        hidden = directory / f".{due_s:.3f}.parquet"
         pq.write_table(table, hidden)
-        hidden.rename(directory / f"{number:06}.parquet")
+        hidden.rename(directory / f"{due_s:.3f}.parquet")
+        number += 1
+        if seen.begun_s is None and len(query.recentProgress) >= _FIRST_BATCHES:
+            start_s, number, seen.begun_s = due_s, 0, due_s
+
+
+def _counted(seen: _Seen, batches: list[Any]) -> list[Any]:
+    """The batches from the one on that ran when the clock started."""
+    begun_s = seen.begun_s or 0.0
+    before = [n for n, batch in enumerate(batches) if _time_s(batch["timestamp"]) <= begun_s]
+    return batches[before[-1] if before else 0 :]
 
 
 def _scheduled(size: Size) -> int:
@@ -186,7 +202,7 @@ def _channels(seen: _Seen) -> list[int]:
 
 def _starts_s(seen: _Seen) -> list[float]:
     """When each batch began, from the first arrival on."""
-    return [_time_s(batch["timestamp"]) - seen.begun_s for batch in seen.batches]
+    return [_time_s(batch["timestamp"]) - (seen.begun_s or 0.0) for batch in seen.batches]
 
 
 def _channel_s(seen: _Seen, size: Size) -> float:
