@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from processor_scenarios import Initial, Plain, Scenario, at, process
-from processor_scenarios_time import STILL
+from processor_scenarios_time import STILL, YEAR_MS, ByTheClock
 
 __all__ = ["SCENARIOS", "Count", "Totals"]
 
@@ -337,19 +337,13 @@ SCENARIOS = (
         _SUMS,
         (process(Totals(), _TOTAL_OUT, initial=Initial("k string, start long", _START, ("k",))),),
         batch=True,
+        limit="initialState",
     ),
     Scenario(
         "batch: timers",
-        "k string, v long",
-        _SUMS,
-        (
-            process(
-                Woken(),
-                _TOTAL_OUT,
-                time="ProcessingTime",
-                initial=Initial("k string, start long", _START, ("k",)),
-            ),
-        ),
+        "k string, n int, op string, s long",
+        ((("a", 0, "past", -1), ("a", 1, "year", YEAR_MS), ("b", 0, "list", 0)),),
+        (process(ByTheClock(), "k string, what string", time="ProcessingTime"),),
         batch=True,
     ),
 )

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from processor_scenarios import Plain, Scenario, at, process
 
-__all__ = ["SCENARIOS", "STILL", "ms"]
+__all__ = ["SCENARIOS", "STILL", "YEAR_MS", "ByTheClock", "ms"]
 
 YEAR_MS = 365 * 24 * 3_600_000
 

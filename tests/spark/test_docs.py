@@ -25,6 +25,7 @@ RUN += (
     "docs/testing.md",
     "docs/testing-streams.md",
 )
+RUN += ("docs/migrating.md",)
 PAGES = (*RUN, "docs/architecture.md")
 
 
@@ -58,6 +59,7 @@ def names(
         "spark": spark,
         "clicks_path": files("clicks", [{"user": "u", "page": "/"}, {"user": "v", "page": "/a"}]),
         "payments_path": files("payments", [{"account": "a", "amount": n / 2} for n in range(4)]),
+        "later_path": files("later", [{"account": "a", "amount": 2.0}]),
         "quotes_path": files("quotes", [{"stock": "s", "price": 2.5}]),
         "orders_path": files("orders", [{"stock": "s", "qty": 4}]),
         "edges_path": files("edges", [{"node": 1, "neighbour": 2}, {"node": 2, "neighbour": 1}]),
@@ -65,6 +67,7 @@ def names(
         "output": str(tmp_path / "output"),
     }
     yield found
+    spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
     for value in found.values():
         if isinstance(value, ElasticQuery):
             value.stop()
@@ -87,6 +90,8 @@ def test_the_examples_of_a_page_run_one_after_the_other(
         assert "Caller.line can't be a state field" in printed
         assert "|      a|    4|  3.0|" in printed
         assert '|Strict  |{"account": "a"}|{"account": "a", "amount": 1.5}|0    |' in printed
+    if page == "docs/migrating.md":
+        assert "|      a|       5|   5.0|" in capfd.readouterr().out
     if page == "docs/flows.md":
         outputs = {}
         for name in ("valued", "components"):
