@@ -91,7 +91,7 @@ class ProcessorFlow:
             codec="variables-1",
             time_mode=self.time_mode,
         )
-        fitted = fit(self.view, {NAME: meta}, {}, {NAME: handle.declared}, None)
+        fitted = fit(self.view, {NAME: meta}, {}, None, {NAME: handle.declared})
         self.meta = fitted[NAME]
 
     @property
