@@ -59,7 +59,8 @@ class Sessions(StatefulProcessor):
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Any]:
         (n,) = self.seen.get()
-        end = pd.Timestamp(expiredTimerInfo.getExpiryTimeInMs() + 10_000, unit="ms")
+        assert expiredTimerInfo.getExpiryTimeInMs() <= timerValues.getCurrentWatermarkInMs()
+        end = pd.Timestamp(timerValues.getCurrentWatermarkInMs() + 1_000, unit="ms")
         yield pd.DataFrame({"k": [key[0]], "n": [n], "t": [end]})
         self.seen.clear()
 
