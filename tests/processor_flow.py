@@ -60,7 +60,7 @@ class ProcessorFlow:
         self.home, self.pandas, self.time_mode = home, pandas, time_mode
         self.input, self.output = parse_schema(rows), parse_schema(output)
         self.cached = cached
-        self.manifests = Manifests(Files(str(home / "root")))
+        self.manifests = Manifests(Files(str(home / "braided")))
         self.batch = -1
         self.watermark_ms = 0
         self.restart(processor)
@@ -91,7 +91,7 @@ class ProcessorFlow:
             codec="variables-1",
             time_mode=self.time_mode,
         )
-        fitted = fit(self.view, {NAME: meta}, {}, {NAME: handle.declared}, None)
+        fitted = fit(self.view, {NAME: meta}, {}, None, {NAME: handle.declared})
         self.meta = fitted[NAME]
 
     @property
@@ -122,7 +122,7 @@ class ProcessorFlow:
             program=PackedProgram(b"", ""),
             meta=self.meta,
             flow="flow",
-            root=str(self.home / "root"),
+            root=str(self.home / "braided"),
             cache=str(self.home) if self.cached else "",
             limits=Limits(),
             order=2,
@@ -154,7 +154,7 @@ class ProcessorFlow:
     def stored(self) -> dict[bytes, bytes]:
         """Everything that lies in the slots, from durable files."""
         state = ChannelState(
-            Files(str(self.home / "root")), None, NAME, self.view.operators[NAME], Limits()
+            Files(str(self.home / "braided")), None, NAME, self.view.operators[NAME], Limits()
         )
         return {
             place: value for slot in range(SLOTS) for place, value in state.slot(slot).scan(b"")

@@ -98,7 +98,8 @@ class Scenario:
     """Scenarios that share this query: keys, the first column of the output, that are compared
     each by itself. Other keys are there to move things on."""
     limit: str | None = None
-    """Why Braided differs, for a difference that docs/processors.md lists as a limit."""
+    """What Braided says when it refuses what it does not support, as docs/processors.md lists; a
+    regular expression."""
 
     def __str__(self) -> str:
         return self.name

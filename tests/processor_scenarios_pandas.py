@@ -220,5 +220,6 @@ SCENARIOS = (
             ),
         ),
         batch=True,
+        limit="initialState",
     ),
 )

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from processor_scenarios import Plain, Scenario, at, process
 
-__all__ = ["SCENARIOS", "STILL", "ms"]
+__all__ = ["SCENARIOS", "STILL", "YEAR_MS", "ByTheClock", "ms"]
 
 YEAR_MS = 365 * 24 * 3_600_000
 
@@ -262,14 +262,13 @@ SCENARIOS = (
     # A timer of the past that a timer has set fires a step later natively, and by itself here.
     _event_time("event time, in rows", Timers(), parts=tuple(_EVENTS), whole=True),
     _event_time("event time, in pandas", InPandas(), parts=tuple(_EVENTS), whole=True),
-    _event_time("event time: timers of two keys, step by step", Timers(), steps=_TWO_KEYS),
     _event_time(
-        "event time: append mode, no delay, restarts",
+        "event time: step by step, append mode, no delay, a restart",
         Timers(),
         steps=_TWO_KEYS,
         mode="append",
         delay="0 seconds",
-        restarts={1: None, 2: None},
+        restarts={2: None},
     ),
     _event_time("no time mode: late rows stay", Told(), steps=_SOME_LATE, time="None"),
     _event_time(

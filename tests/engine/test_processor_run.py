@@ -18,8 +18,11 @@ from pyspark.sql.streaming.stateful_processor import (
     ValueState,
 )
 
+from braided.engine.output import OutputEncoder
+from braided.engine.processor_contents import ProcessorContents, variables_type
 from braided.engine.processor_handle import DriverHandle
 from braided.errors import CheckpointMismatchError, OperatorError, OutputSchemaError
+from braided.state.files import Files
 from processor_flow import ProcessorFlow
 
 OUT = "k string, n long, said string"
@@ -323,3 +326,21 @@ def test_wrong_declarations_are_refused_in_sparks_words() -> None:
         DriverHandle("ProcessingTime").getMapState("m", schema, schema, -1)
     with pytest.raises(PySparkRuntimeError, match="INVALID_TIME_MODE"):
         handle.registerTimer(1)
+
+
+def test_what_a_checkpoint_holds_of_a_processor_can_be_read(tmp_path: Path) -> None:
+    flow = ProcessorFlow(tmp_path, Counting(), OUT)
+    flow.run([("a", 1), ("a", 2), ("b", 3)])
+    view = flow.view.operators["P"]
+    contents = ProcessorContents(Files(str(tmp_path / "braided")), "P", view, 0)
+    found = {each.key: each.values for each in contents.read(range(view.meta.slots))}
+    assert sorted(found.values()) == [
+        ((1,), [(3,)], {(True,): (1,)}),
+        ((2,), [(1,), (2,)], {(True,): (1,), (False,): (1,)}),
+    ]
+    assert variables_type(view.meta.history).simpleString() == (
+        "struct<total:struct<n:bigint>,seen:array<struct<v:bigint>>,"
+        "by:map<struct<odd:boolean>,struct<n:int>>>"
+    )
+    rows = OutputEncoder(variables_type(view.meta.history), "P").encode(list(found.values()))
+    assert rows.column(0).to_pylist() == [{"n": n} for (n,), _, _ in found.values()]

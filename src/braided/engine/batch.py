@@ -189,7 +189,7 @@ class Engine:
         declared = {
             step.name: step.declared for step in self.flow.steps if isinstance(step, ProcessorStep)
         }
-        fitted = checkpoint.fit(self.view, metas, codecs, declared, asked)
+        fitted = checkpoint.fit(self.view, metas, codecs, asked, declared)
         self._imports: dict[str, Import] = {}
         for name in declared:
             found = read_import(self._files, name) if name not in self.view.operators else None

@@ -114,8 +114,8 @@ def fit(
     view: View,
     metas: Mapping[str, OperatorMeta],
     codecs: Mapping[str, StateCodec],
-    declared: Mapping[str, Declared],
     slots_given: int | None,
+    declared: Mapping[str, Declared] | None = None,
 ) -> dict[str, OperatorMeta]:
     """The operators as the checkpoint is to know them; refuses a flow that does not continue it."""
     gone = [name for name in view.operators if name not in metas]
@@ -160,7 +160,7 @@ def fit(
                     "another name, or "
                     "use a new checkpointLocation"
                 )
-        if name in declared:
+        if declared and name in declared:
             *earlier, state = evolved(name, declared[name], kept.history)
             fitted[name] = msgspec.structs.replace(kept, state=state, earlier=tuple(earlier))
             continue

@@ -33,7 +33,7 @@ from braided.engine.route import Keys
 from braided.engine.stateless import Stateless
 from braided.errors import DefinitionError, UnsupportedError
 from braided.state.columns import COLUMNS
-from braided.state.declared import Declared
+from braided.state.declared import VARIABLES, Declared
 
 __all__ = [
     "AggregateStep",
@@ -197,7 +197,7 @@ class ProcessorStep:
 
     @property
     def codec(self) -> str:
-        return "variables-1"
+        return VARIABLES
 
     @property
     def fires(self) -> bool:

@@ -163,7 +163,8 @@ def _about(spark: SparkSession, native: str, operator: int) -> _About:
         if row.operatorId == operator and row.operatorName.startswith("transformWithState"):
             told = json.loads(row.operatorProperties)
             variables = tuple(v for v in told["stateVariables"] if v["stateVariableType"] in _KINDS)
-            return _About(native, operator, row.maxBatchId, told["timeMode"], variables)
+            time_mode = "None" if told["timeMode"] == "NoTime" else told["timeMode"]
+            return _About(native, operator, row.maxBatchId, time_mode, variables)
     known = ", ".join(sorted({f"{row.operatorId}: {row.operatorName}" for row in rows}))
     raise UnsupportedError(
         f"{native} has no transformWithState as operator {operator}; it has {known}"

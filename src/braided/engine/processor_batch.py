@@ -20,6 +20,7 @@ from braided.engine.program import PackedProgram, pack
 from braided.engine.route import PLACE, PLACE_SHIFT, Route
 from braided.engine.task import BatchSpec, TaskSpec
 from braided.errors import BraidedError
+from braided.state.declared import VARIABLES
 from braided.state.manifest import OperatorMeta
 from braided.state.slot import SlotState, empty_slot
 from braided.state.slots import Limits
@@ -74,7 +75,7 @@ class _BatchTask:
         program = self.program.unpack()
         spec = TaskSpec(
             program=self.program,
-            meta=OperatorMeta(0, 1, "", self.state, "variables-1", self.time_mode),
+            meta=OperatorMeta(0, 1, "", self.state, VARIABLES, self.time_mode),
             flow="",
             root="",
             cache="",

@@ -26,16 +26,8 @@ from braided.state.keys import KeyCodec
 __all__ = ["Group", "Groups", "PandasReader", "RowReader"]
 
 
-class Group(NamedTuple):
-    """The rows of one key."""
-
-    slot: int
-    key: bytes
-    values: tuple[Any, ...]
-    """The key as the processor gets it."""
-    rows: Iterator[Any]
-    first: int
-    """Where its rows begin in the chunk."""
+Group = tuple[int, bytes, tuple[Any, ...], Iterator[Any], int]
+"""The rows of one key: slot, the key's bytes and values, rows, where they begin in the chunk."""
 
 
 class RowReader:
@@ -192,10 +184,10 @@ class Groups:
             _, begins, ends, slots, keys, values, _ = window
             for i in range(start, last):
                 begin = begins[i]
-                yield Group(slots[i], keys[i], values[i], part(rows, begin, ends[i]), begin)
+                yield slots[i], keys[i], values[i], part(rows, begin, ends[i]), begin
             parts = self._parts(window, last)
             spanning = self._reader.joined(parts)
-            yield Group(slots[last], keys[last], values[last], spanning, begins[last])
+            yield slots[last], keys[last], values[last], spanning, begins[last]
             for _ in parts:
                 pass  # rows that the processor has left
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,8 @@ class ProcessorRun(ChannelRun):
                 raise self._failed(error, values, "its rows") from None
 
     def _given(self, given: Any, hook: str) -> Iterator[Any]:
+        if type(given) is GeneratorType:
+            return given
         refused = isinstance(given, str | bytes | Row | dict | pd.DataFrame)
         if isinstance(given, Iterable) and not refused:
             return iter(given)

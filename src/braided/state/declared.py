@@ -20,7 +20,10 @@ import msgspec
 
 from braided.errors import CheckpointMismatchError
 
-__all__ = ["Declaration", "Declared", "evolved", "widens"]
+__all__ = ["VARIABLES", "Declaration", "Declared", "evolved", "widens"]
+
+VARIABLES = "variables-1"
+"""How a checkpoint calls the encoding of such state."""
 
 _WIDER = {
     "byte": ("short", "integer", "long", "float", "double"),

@@ -111,7 +111,8 @@ class OpenKey:
             self._before, self.cells = [], {}
         else:
             self._before, self.cells = _decode(unwrap(place, raw)[1] if is_long else raw)
-        self.timers = set(self._before)
+        if self.timers or self._before:
+            self.timers = set(self._before)
         self.dirty = False
         if self.retired and not self.retired.isdisjoint(self.cells):
             self._drop(self.retired.intersection(self.cells))

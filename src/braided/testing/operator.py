@@ -172,7 +172,7 @@ class OperatorHarness:
             codec=CODEC,
             time_mode=self._time_mode,
         )
-        fitted = fit(self._view, {self._name: meta}, {self._name: codec}, {}, None)
+        fitted = fit(self._view, {self._name: meta}, {self._name: codec}, None)
         self._meta = fitted[self._name]
         self._operator = operator
         self._program = None
