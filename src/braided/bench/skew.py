@@ -70,11 +70,13 @@ class _Input:
 
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
     need_native()
-    size = Size(8_000, braided=8, static=3, native=1) if quick else Size(16_000, 36, 12, 6)
-    conf = {"spark.sql.shuffle.partitions": str(CHANNELS)}
-    with arena("skew", conf, cores=CHANNELS) as place:
+    # To start a worker for each channel takes longer than a short run.
+    few = Size(4_000, braided=8, static=3, native=1, channels=CHANNELS // 2)
+    size = few if quick else Size(16_000, braided=36, static=12, native=6)
+    conf = {"spark.sql.shuffle.partitions": str(size.channels)}
+    with arena("skew", conf, cores=size.channels) as place:
         cases = [measure(place, case, size, progress) for case in (_QUICK if quick else _FULL)]
-    return {"channels": CHANNELS, "keys": KEYS, "row_ms": 1, "cases": cases, "quick": quick}
+    return {"channels": size.channels, "keys": KEYS, "row_ms": 1, "cases": cases, "quick": quick}
 
 
 def measure(place: Arena, case: Case, size: Size, progress: Progress) -> dict[str, Any]:
