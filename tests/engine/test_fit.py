@@ -26,5 +26,5 @@ def test_another_time_mode_is_refused_by_operator(before: str) -> None:
     kept = msgspec.structs.replace(META, time_mode=before)
     given = msgspec.structs.replace(META, time_mode=after)
     with pytest.raises(CheckpointMismatchError, match=rf"'Totals' has timeMode='{before}'.*timers"):
-        fit(view_of(kept), {"Totals": given}, {"Totals": CODEC}, {}, None)
-    assert fit(view_of(kept), {"Totals": kept}, {"Totals": CODEC}, {}, None) == {"Totals": kept}
+        fit(view_of(kept), {"Totals": given}, {"Totals": CODEC}, None)
+    assert fit(view_of(kept), {"Totals": kept}, {"Totals": CODEC}, None) == {"Totals": kept}
