@@ -8,6 +8,7 @@ timer gave out.
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 import braided
 
-__all__ = ["FAMILY", "SCHEMA", "Member", "Oracle", "Tagged", "pause_of"]
+__all__ = ["FAMILY", "SCHEMA", "Member", "Oracle", "Tagged", "Waits", "pause_of"]
 
 SCHEMA = "k string, c int, v bigint, seq bigint"
 LONG_AGO_MS = 1_000_000_000_000
@@ -40,6 +41,17 @@ class Totals(braided.Operator):
         self.count += 1
         self.total += row.v
         yield row.k, self.count, self.total, row.seq
+
+
+class Waits(braided.Operator):
+    """Five milliseconds of work a row, on any machine."""
+
+    rows: int = 0
+
+    def onRow(self, row: Any) -> Iterator[Row]:
+        time.sleep(0.005)
+        self.rows += 1
+        yield row.k, self.rows
 
 
 class Threshold(braided.Operator):

@@ -180,3 +180,42 @@ def test_describe_has_a_row_for_every_option_and_every_field_has_an_option() -> 
     assert len(rows) == len(Options.names()) == len(settings)
     assert all(row.count("|") == 5 for row in rows)
     assert any("`braided.snapshot.minBytes`" in row and "| 1m |" in row for row in rows)
+
+
+def test_a_policy_is_a_name_or_an_object() -> None:
+    class Mine:
+        def scale(self, flow: object, limits: object, memory: object) -> object:
+            return {}, memory
+
+    mine = Mine()
+    assert Options.parse({"braided.scale": mine}).scale is mine
+    assert Options.parse({}, {"spark.braided.scale": "saso"}).scale == "saso"
+    for name in ("scale", "balance"):
+        for wrong in ("sasso", object(), 3, True):
+            with pytest.raises(
+                OptionError, match=rf"^braided\.{name} is .*; it takes .*static|ds2"
+            ):
+                Options.parse({f"braided.{name}": wrong})
+
+
+def test_channels_start_within_their_bounds() -> None:
+    assert Options.parse({"braided.channels.max": 3}, channels=8).channels == 3
+    assert Options.parse({"braided.channels.min": 3}, channels=2).channels == 3
+    assert Options.parse({"braided.channels.min": 3}, channels=8).channels == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"channels.min": 5, "channels.max": 4}, "the least is not above the most"),
+        ({"channels.max": 4, "channels": 5}, "channels is 5, but braided.channels.max is 4"),
+        ({"channels.min": 4, "channels": 3}, "channels is 3, but braided.channels.min is 4"),
+        ({"latencyTarget": "1s", "scale": "ds2"}, "braided.scale=model keeps to"),
+        ({"latencyTarget": "0s"}, "it takes a time above 0"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(OptionError, match=words):
+        Options.parse({f"braided.{name}": value for name, value in options.items()})

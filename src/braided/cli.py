@@ -24,6 +24,7 @@ __all__ = ["main"]
 
 _DEMO = "braided.demo"
 _STATE = "braided.inspect_state"
+_IMPORT = "braided.import_state"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _replay(arguments)
         if arguments.command == "state":
             return int(importlib.import_module(_STATE).main(arguments))
+        if arguments.command == "import-state":
+            return int(importlib.import_module(_IMPORT).main(arguments))
         return _bench(arguments.name, as_json=arguments.json, quick=arguments.quick)
     except BraidedError as error:
         print(f"braided: {error}", file=sys.stderr)
@@ -67,6 +70,13 @@ def _parser() -> argparse.ArgumentParser:
         description="Shows the committed state of a query, which may be running.",
     )
     _state_arguments(state)
+    imports = commands.add_parser(
+        "import-state",
+        help="bring the state of a native transformWithState into a new checkpoint",
+        description="Reads a native query's checkpoint with Spark's state data source. The query "
+        "of Braided's that is then started with the new checkpoint goes on from that state.",
+    )
+    _import_arguments(imports)
     bench = commands.add_parser(
         "bench",
         help="measure Braided against what Spark has",
@@ -145,6 +155,18 @@ def _state_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--to", metavar="PATH", help="write all keys there, as Parquet")
     parser.add_argument("--json", action="store_true", help="print all keys, a line of JSON each")
+
+
+def _import_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("native", metavar="NATIVE", help="the native query's checkpointLocation")
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="one that is not there yet")
+    parser.add_argument(
+        "--name", metavar="NAME", required=True, help="of the processor: its class, or .name(...)"
+    )
+    parser.add_argument(
+        "--operator", metavar="ID", type=int, default=0, help="which stateful operator; else 0"
+    )
+    parser.add_argument("--slots", metavar="N", type=int, default=256, help="else 256")
 
 
 def _bench(name: str, *, as_json: bool, quick: bool) -> int:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from braided.control.policy import BalancePolicy, ScalePolicy
+from braided.control.registry import balance_policy, policy_names, scale_policy
 from braided.errors import OptionError
 
 __all__ = ["MAX_CHANNELS", "MAX_SLOTS", "Options"]
@@ -56,6 +58,11 @@ class Options:
     order_by: str | None = None
     on_error: str = "fail"
     cache_dir: str | None = None
+    scale: str | ScalePolicy | None = None
+    balance: str | BalancePolicy = "elasticutor"
+    latency_target_s: float | None = None
+    channels_min: int | None = None
+    channels_max: int | None = None
     stop_timeout_s: float = 60.0
     given: frozenset[str] = field(default=frozenset(), compare=False)  # fields that were asked for
 
@@ -72,7 +79,7 @@ class Options:
         Names without our prefix are somebody else's and passed over. `channels` is what
         `braided.channels` falls back on: the caller knows Spark's default parallelism.
         """
-        found: dict[str, tuple[str, str]] = {}  # field: (the name as written, the value)
+        found: dict[str, tuple[str, Any]] = {}  # field: (the name as written, the value)
         problems = []
         for mapping, prefix in ((session or {}, _SESSION_PREFIX), (writer, _WRITER_PREFIX)):
             for written, value in mapping.items():
@@ -82,7 +89,7 @@ class Options:
                 if option is None:
                     problems.append(_unknown(written, prefix))
                 else:
-                    found[option.field] = (written, _text(value))
+                    found[option.field] = (written, option.kind.given(value))
         values: dict[str, Any] = {}
         for option in _TABLE:
             if option.field not in found:
@@ -92,12 +99,16 @@ class Options:
                 values[option.field] = option.kind.parse(text)
             except ValueError:
                 problems.append(f"{written} is {text!r}; it takes {option.kind.takes}.")
+        names = {field: written for field, (written, _) in found.items()}
+        problems += _contradictions(values, names)
         if problems:
             if len(problems) > 1:
                 problems = [f"{len(problems)} options are wrong:", *problems]
             raise OptionError("\n".join(problems))
         # More channels than slots would idle, which nobody who did not ask for it should get.
-        values.setdefault("channels", max(1, min(channels, values.get("slots", cls.slots))))
+        usual = max(1, min(channels, values.get("slots", cls.slots)))
+        usual = max(usual, values.get("channels_min", usual))
+        values.setdefault("channels", min(usual, values.get("channels_max", usual)))
         return cls(**values, given=frozenset(found))
 
     @staticmethod
@@ -121,8 +132,15 @@ class _Kind:
     """A kind of value: how a person is told what it takes, how text becomes it and back."""
 
     takes: str
-    parse: Callable[[str], Any]  # ValueError when the text does not fit
+    parse: Callable[[Any], Any]  # ValueError when the text does not fit
     show: Callable[[Any], str] = str
+    objects: bool = False  # whether it may be something else than text
+
+    def given(self, value: Any) -> Any:
+        """A value as it is parsed: as Spark's `option` would pass it on, unless it is an object."""
+        if self.objects and not isinstance(value, str):
+            return value
+        return (str(value).lower() if isinstance(value, bool) else str(value)).strip()
 
 
 @dataclass(frozen=True)
@@ -186,6 +204,32 @@ def _parse_on_error(text: str) -> str:
     return text.lower()
 
 
+def _parse_scale(given: Any) -> str | ScalePolicy:
+    chosen: str | ScalePolicy = _policy(given, scale_policy)
+    return chosen
+
+
+def _parse_balance(given: Any) -> str | BalancePolicy:
+    chosen: str | BalancePolicy = _policy(given, balance_policy)
+    return chosen
+
+
+def _policy(given: Any, find: Callable[[Any], Any]) -> Any:
+    """The name or the object itself; whether there is such a policy is all that is looked at."""
+    try:
+        find(given)
+    except TypeError as error:  # an object without the method
+        raise ValueError from error
+    return given
+
+
+def _parse_positive_seconds(text: str) -> float:
+    seconds = _parse_seconds(text)
+    if seconds <= 0:
+        raise ValueError
+    return seconds
+
+
 def _parse_directory(text: str) -> str:
     path = text.removeprefix("file://") if text.startswith("file:///") else text
     if not path or "://" in path:
@@ -211,6 +255,17 @@ _SECONDS = _Kind(
 )
 _COLUMN = _Kind("the name of a column", _parse_column)
 _ON_ERROR = _Kind("fail or divert", _parse_on_error)
+_SCALE = _Kind(
+    f"{', '.join(policy_names()['scale'])}, a registered name, or an object with `scale`",
+    _parse_scale,
+    objects=True,
+)
+_BALANCE = _Kind(
+    f"{', '.join(policy_names()['balance'])}, a registered name, or an object with `balance`",
+    _parse_balance,
+    objects=True,
+)
+_TARGET = _Kind("a time above 0: seconds, or a number with ms, s, m or h", _parse_positive_seconds)
 _DIRECTORY = _Kind("the path of a directory on a local disk", _parse_directory)
 
 _TABLE = (
@@ -285,6 +340,41 @@ _TABLE = (
         default="Spark's local directory",
     ),
     _Option(
+        "scale",
+        "scale",
+        _SCALE,
+        "who decides how many channels operators have; with `off`, only `rescale` does",
+        default="`off`; `model` with a latencyTarget, else `ds2` with channels.min or channels.max",
+    ),
+    _Option(
+        "channels.min",
+        "channels_min",
+        _whole(1, MAX_CHANNELS),
+        "the fewest channels that `braided.scale` gives an operator",
+        default="1",
+    ),
+    _Option(
+        "channels.max",
+        "channels_max",
+        _whole(1, MAX_CHANNELS),
+        "the most channels that `braided.scale` gives an operator",
+        default="Spark's default parallelism, or `braided.channels` if that is more",
+    ),
+    _Option(
+        "latencyTarget",
+        "latency_target_s",
+        _TARGET,
+        "the time from arrival to output that `braided.scale=model` keeps to, with few channels",
+        default="1s for `model`",
+    ),
+    _Option(
+        "balance",
+        "balance",
+        _BALANCE,
+        "who decides which slots move between channels when some have more work than others; "
+        "`static` moves none",
+    ),
+    _Option(
         "stopTimeout",
         "stop_timeout_s",
         _SECONDS,
@@ -295,9 +385,27 @@ _BY_NAME = {option.name.lower(): option for option in _TABLE}
 _DEFAULTS = {each.name: each.default for each in fields(Options)}
 
 
-def _text(value: Any) -> str:
-    """A value as Spark's `option` would pass it on."""
-    return (str(value).lower() if isinstance(value, bool) else str(value)).strip()
+def _contradictions(values: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
+    """What is wrong with options that are each right; `names` is how they were written."""
+    found = []
+    least, most = values.get("channels_min", 1), values.get("channels_max", MAX_CHANNELS)
+    if least > most:
+        found.append(
+            f"{names['channels_min']} is {least} and {names['channels_max']} is {most}: "
+            "the least is not above the most."
+        )
+    start = values.get("channels", least)
+    bounds = [n for n in ("channels_min", "channels_max") if n in values]
+    if not least <= start <= most and least <= most:
+        wrong = " and ".join(f"{names[n]} is {values[n]}" for n in bounds)
+        found.append(f"{names['channels']} is {start}, but {wrong}: start within the bounds.")
+    scale = values.get("scale", "model")
+    if "latency_target_s" in values and scale != "model":
+        found.append(
+            f"{names['latency_target_s']} is what braided.scale=model keeps to; "
+            f"{names['scale']} is {scale!r}. Leave one of them out."
+        )
+    return found
 
 
 def _unknown(written: str, prefix: str) -> str:

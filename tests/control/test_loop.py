@@ -27,7 +27,13 @@ from braided.control.events import (
 )
 from braided.control.executors import Layout
 from braided.control.loop import Controller, Cycle
-from braided.control.measurement import FlowSample, FlowView, HeavyKey, OperatorSample
+from braided.control.measurement import (
+    FlowSample,
+    FlowView,
+    HeavyKey,
+    OperatorSample,
+    OperatorView,
+)
 from braided.control.policy import Limits, Memory, Wish
 from braided.control.rates import Off
 from braided.control.settings import Settings
@@ -169,6 +175,62 @@ def test_what_does_not_pay_is_dropped_and_not_repeated_in_every_batch() -> None:
     assert not cycle.tables
     assert not of(controller.step(sample(1, table, hot())), Planned)
     assert of(controller.step(sample(25, table, hot())), Planned)
+
+
+def test_what_saves_less_of_a_batch_than_clocks_can_tell_does_not_pay() -> None:
+    table = RoutingTable(0, 2, np.zeros(4, dtype=np.int32))
+    after = RoutingTable(1, 2, np.array([0, 0, 1, 1]))
+    seen = view(table, np.full(4, 0.02))  # 40 ms of each second
+    assert weigh(seen, after, Prices()).pays
+    assert not weigh(seen, after, Prices(least_batch_s=0.05)).pays
+    assert weigh(seen, after, Prices(least_batch_s=0.05), interval_s=2.0).pays
+
+
+def test_nothing_is_decided_on_the_first_batches_with_rows() -> None:
+    controller = Controller(Settings(scale=Off(), settle_batches=2))
+    table = RoutingTable(0, 4, np.arange(SLOTS) // 8)
+    for batch, rows in enumerate((np.zeros(SLOTS), hot(), hot())):
+        cycle = controller.step(sample(batch, table, rows))
+        assert of(cycle, Measured) and not of(cycle, Decided) and not cycle.tables
+    assert controller.step(sample(3, table, hot())).tables
+
+
+class Turns:
+    """A balance policy that has its own reasons: every slot one channel on."""
+
+    weighed = False
+
+    def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
+        return operator.table.next((operator.table.slots + 1) % channels, channels)
+
+
+def test_a_policy_that_is_not_weighed_is_followed_in_every_batch() -> None:
+    controller = Controller(Settings(scale=Off(), balance=Turns()))
+    table = RoutingTable(0, 4, np.arange(SLOTS) // 8)
+    for batch in range(30):
+        table = controller.step(sample(batch, table, hot())).tables["o"]
+    assert table.epoch == 30
+
+
+@dataclass
+class Hurries:
+    """A scale policy that goes up and down at once."""
+
+    def scale(
+        self, flow: FlowView, limits: Limits, memory: Memory
+    ) -> tuple[Mapping[str, Wish], Memory]:
+        wanted = 2 if flow.operators["o"].channels > 4 else 99
+        return {"o": Wish(wanted, "in a hurry", at_once=True)}, memory
+
+
+def test_a_wish_at_once_is_held_to_the_bounds_only() -> None:
+    limits = Limits(channels_max=8, cooldown_batches=5)
+    controller = Controller(Settings(scale=Hurries(), limits=limits))
+    table, seen = RoutingTable.initial(SLOTS, 4), []
+    for batch in range(6):
+        table = controller.step(sample(batch, table)).tables["o"]
+        seen.append(table.channels)
+    assert seen == [8, 2, 8, 2, 8, 2]
 
 
 def test_state_that_has_to_travel_is_part_of_the_price() -> None:

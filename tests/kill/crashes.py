@@ -68,6 +68,7 @@ class Scene:
         operator: str,
         sink: str = "parquet",
         restless: bool = False,
+        adversary: bool = False,
         **options: str,
     ) -> None:
         self.directory = directory
@@ -79,6 +80,7 @@ class Scene:
         self._operator = operator
         self._sink = sink
         self._restless = restless
+        self._adversary = adversary
         self._options = {"braided.slots": "16", "braided.channels": "2", **options}
         self._sessions: list[int] = []
         _write_input(directory / "input", batches)
@@ -125,6 +127,7 @@ class Scene:
             sink=self._sink,
             victim=victim,
             restless=self._restless,
+            adversary=self._adversary,
             options=self._options,
         )
         self._path("job").write_bytes(msgspec.json.encode(job))

@@ -22,10 +22,13 @@ import braided
 from braided import failpoints
 from braided.api.writer import StreamWriter
 from braided.control.table import RoutingTable
+from braided.engine import policies
 from braided.engine.commands import Commands
 from braided.engine.progress import ProgressLog
+from braided.engine.steer import Helm
 from kill import branches
 from kill.operators import OPERATORS
+from restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
 
 __all__ = ["Job"]
 
@@ -45,6 +48,7 @@ class Job(msgspec.Struct, frozen=True):
     sink: str = "parquet"  # or "foreachBatch", or "branches": a flow with three sinks
     victim: str = "driver"  # or "worker": who dies at the fail point
     restless: bool = False  # slots move and rows are carried after each of the first batches
+    adversary: bool = False  # policies that change channels and slots after every batch
     options: dict[str, str] = {}
 
 
@@ -67,9 +71,33 @@ def main(job: Job) -> None:
         flow = braided.stream(rows).groupBy("key").apply(operator, schema).name("op")
         sinks = [_sink(flow.writeStream, job)]
     writer = sinks[0].options(**job.options).trigger(availableNow=True)
+    if job.adversary:
+        _hand_over_to_adversary(writer)
     writer.option("checkpointLocation", job.checkpoint).option("braided.cache.dir", job.cache)
     braided.start(*sinks).awaitTermination()
     spark.stop()
+
+
+def _hand_over_to_adversary(writer: StreamWriter) -> None:
+    writer.option("braided.scale", RestlessScale(5)).option("braided.balance", RestlessBalance(5))
+    writer.option("braided.channels.max", 4)
+    policies.HOT_KEYS = RESTLESS_KEYS
+    # Every batch waits for what the controller makes of the one before, so that each is changed.
+    take = Commands.take
+    helms: list[Helm] = []
+    see = Helm.see
+
+    def seen(helm: Helm, batch: Any) -> None:
+        helms[:] = [helm]
+        see(helm, batch)
+
+    def taken(commands: Commands, load_of: Callable[[str], Any]) -> dict[str, RoutingTable]:
+        for helm in helms:
+            helm.settled(60)
+        return take(commands, load_of)
+
+    Helm.see = seen  # type: ignore[method-assign]
+    Commands.take = taken  # type: ignore[method-assign]
 
 
 def _session() -> SparkSession:

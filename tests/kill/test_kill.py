@@ -229,6 +229,27 @@ def test_carried_rows_and_moving_slots_survive_deaths(stage: Stage) -> None:
     assert scene.committed_batch() > len(batches), "nothing was carried"
 
 
+def test_an_adversary_at_the_helm_loses_and_repeats_nothing(stage: Stage) -> None:
+    batches = random_batches(20)
+    scene = stage.scene(batches, "totals", adversary=True, **OFTEN)
+    # Of a process, the fifth batch is the first that the controller has changed.
+    for point in ("manifest-writing:6", "manifest-linked:6", "task-after-changelog:8"):
+        scene.dies_at(point)
+        committed = scene.committed_batch()
+        published = committed - (point.partition(":")[0] in UNPUBLISHED)
+        is_exact(scene, batches, published, committed)
+    scene.finishes()
+
+    last = len(batches) - 1
+    is_exact(scene, batches, last, last)
+    assert scene.state(cached=True).records == scene.state().records
+    figures = sums(scene.progress())
+    moves = [p.counters["moves"] for p in scene.progress() if "moves" in p.counters]
+    print(f"\nadversary: {figures}, {sum(moves)} moves")
+    assert figures["rebuilt"] == figures["cacheErrors"] == 0
+    assert sum(map(bool, moves)) >= 3
+
+
 def starts_of_keys(published: list[dict[str, Any]], rows: list[TotalsRow]) -> bool:
     """Whether, for every key, the first of its rows are there, each once."""
     expected = defaultdict(list)

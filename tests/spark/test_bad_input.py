@@ -455,7 +455,9 @@ def test_joins_that_would_give_out_static_rows_in_every_batch_are_refused(
 
 def test_what_is_no_streaming_dataframe_is_refused(spark: SparkSession) -> None:
     with pytest.raises(DefinitionError, match=r"readStream.*not streaming"):
-        braided.stream(spark.range(3))
+        braided.stream(spark.range(3)).writeStream  # noqa: B018
+    with pytest.raises(DefinitionError, match=r"readStream.*not streaming"):
+        braided.stream(spark.range(3)).groupBy("id").agg({"id": "sum"})
     with pytest.raises(DefinitionError, match="takes a DataFrame, not list"):
         braided.stream([1, 2, 3])  # type: ignore[arg-type]
 

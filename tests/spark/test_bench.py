@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from braided.bench import agg, floor, rescale, state_size, stateful
+from braided.bench import agg, floor, processor, rescale, skew, state_size, stateful, surge
+from braided.bench.processors import PROCESSORS
 from braided.bench.session import NATIVE, Arena, Inputs, touched_keys
 from braided.bench.totals import last_per_key, same_rows
 
@@ -48,6 +49,25 @@ def test_agg_runs_both_sides_and_finds_their_output_identical(place: Arena, aggr
     assert result["batches"] == 1
 
 
+@pytest.mark.parametrize("pandas", [False, True], ids=["rows", "pandas"])
+def test_processor_runs_both_sides_and_finds_their_output_identical(
+    place: Arena, pandas: bool
+) -> None:
+    size = processor.Size(keys=40, rows_per_key=2, warm=1, native=1, braided=2, warm_keys=5)
+    inputs = processor.inputs(place, size)
+    for name, value in processor.CONF.items():
+        place.spark.conf.set(name, value)
+    try:
+        for kind in PROCESSORS:
+            result = processor.measure(place, inputs, size, kind, pandas=pandas, progress=silent)
+            assert result["identical"] is True, kind
+            assert result["ratio"] > 0
+            assert (result["native_batches"], result["braided_batches"]) == (1, 2)
+    finally:
+        for name in processor.CONF:
+            place.spark.conf.unset(name)
+
+
 def test_floor_tells_what_each_step_of_a_batch_takes(place: Arena) -> None:
     result = floor.measure(place, floor.Size(20, 5, warm=1, batches=1, rounds=1), "noop", silent)
     assert min(result["native_ms"], result["empty_ms"], result["braided_ms"]) > 0
@@ -61,6 +81,24 @@ def test_rescale_sees_both_sides_pause_and_arrive_at_the_same_totals(place: Aren
     assert result["identical"] is True
     assert result["native_pause_s"] > 0
     assert result["longest_batch_around_rescale_s"] > 0
+
+
+def test_skew_runs_all_sides_and_finds_their_output_identical(place: Arena) -> None:
+    size = skew.Size(rows=60, braided=2, static=1, native=1, warm=1, keys=20, channels=2)
+    result = skew.measure(place, skew.Case(1.0, 16), size, silent)
+    assert result["identical"] is True
+    assert min(result["bound_ratio"], result["static_bound_ratio"], result["wall_ratio"]) > 0
+    assert min(result[f"{side}_rows_per_s"] for side in ("native", "static", "braided")) > 0
+    assert result["p99_ms"] > 0
+
+
+def test_surge_loses_no_row_and_counts_what_was_held(place: Arena) -> None:
+    size = surge.Size(50, before_s=0.5, surge_s=0.5, after_s=0.5, interval_s=0.3, keys=10)
+    result = surge.measure(place, size, silent)
+    assert result["no_row_lost"] is True
+    assert result["rows"] == 50 * 0.5 * (1 + 4 + 1)
+    assert result["few_channel_s"] > 0 and result["many_channel_s"] > result["few_channel_s"]
+    assert result["ideal_channel_s"] == 2 * 1.0 + 8 * 0.5
 
 
 def test_state_size_counts_what_is_written_for_the_keys_touched(place: Arena) -> None:

@@ -23,8 +23,10 @@ from pyspark.sql import functions as F
 
 import braided
 from braided.api.operator import state_codec
+from braided.engine import policies
 from braided.engine.flow import flow_of
-from stream_harness import Lab, manifests_of, rows_by_batch, timers_of
+from restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
+from stream_harness import Feed, Lab, manifests_of, rows_by_batch, timers_of
 from stream_operators import FAMILY, SCHEMA, Oracle, Row, Tagged
 
 CHANNELS = (1, 2, 5, 16)
@@ -169,27 +171,80 @@ def test_state_and_output_equal_a_plain_python_oracle(
             feed.add(action.rows, action.files)
             query.processAllAvailable()
         query.stop()
-        manifests = manifests_of(lab.checkpoint)
-        input_rows = rows_by_batch(feed, lab.checkpoint, list(manifests))
-        assert sum(map(len, input_rows.values())) == sum(len(a.rows) for a in plan.actions)
-        oracles, expected = _expected(
-            plan, input_rows, {batch: m.batch_time_ms for batch, m in manifests.items()}
-        )
-        found = lab.output()
-        for batch, rows in expected.items():
-            if plan.ordered:
-                assert found[batch] == rows, f"batch {batch}"
-            else:
-                assert Counter(found[batch]) == Counter(rows), f"batch {batch}"
-        for step, oracle in zip(flow_of([flow._node]).steps, oracles, strict=True):
-            timers = {key: tuple(sorted(ms)) for key, ms in oracle.timers.items() if ms}
-            assert timers_of(lab.checkpoint, flow, step.name) == timers
-            fresh = {f.name: f.default for f in state_codec(step.operator).fields}
-            stored = lab.state(flow, step.name)
-            assert {k: s for k, s in stored.items() if s != fresh} == {
-                k: s for k, s in oracle.state().items() if s != fresh
-            }
-            assert timers.keys() <= stored.keys()
+        _is_exact(lab, plan, feed, flow, sum(len(a.rows) for a in plan.actions))
+
+
+@settings(random_flows, max_examples=3)
+@given(plan=plans(), seed=st.integers(0, 1_000))
+def test_state_and_output_are_exact_with_policies_that_know_no_rest(
+    spark: SparkSession, plan: Plan, seed: int
+) -> None:
+    """Other channels, slots dealt out anew and keys pinned and let go, after every batch but the
+    first of a process.
+    """
+    chance = random.Random(seed)
+    rows = [
+        (chance.choice([None, *"abcde"]), chance.choice([None, 0, 1, 2]), chance.randrange(16), seq)
+        for seq in range(320)
+    ]
+    batches = [tuple(rows[begin : begin + 20]) for begin in range(0, len(rows), 20)]
+    with (
+        tempfile.TemporaryDirectory() as home,
+        Lab(spark, Path(home)) as lab,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(policies, "HOT_KEYS", RESTLESS_KEYS)
+        feed = lab.feed(SCHEMA)
+        flow = _flow(plan, feed.frame())
+        options: dict[str, Any] = {
+            "slots": plan.slots,
+            "orderPreserving": plan.ordered,
+            "scale": RestlessScale(seed),
+            "balance": RestlessBalance(seed),
+            "channels.max": 6,
+        }
+        if plan.by_column:
+            options["orderBy"] = "seq"
+        for run in (batches[:8], batches[8:]):
+            with lab.running(flow, **options) as query:
+                for batch in run:
+                    feed.add(batch)
+                    query.processAllAvailable()
+                    assert query._engine._steering.settled(60)
+        parts = [
+            part for m in manifests_of(lab.checkpoint).values() for part in m.operators.values()
+        ]
+        # In each run the first batch is not looked at, two more are waited for, and the last
+        # decision finds no batch.
+        assert max(part.epoch for part in parts) >= 8
+        assert len({part.channels for part in parts}) > 2
+        assert len({pin.key for part in parts for pin in part.pins or ()}) > 1
+        _is_exact(lab, plan, feed, flow, len(rows))
+
+
+def _is_exact(lab: Lab, plan: Plan, feed: Feed, flow: braided.Stream, count: int) -> None:
+    """Output batch by batch, state and timers are the oracle's."""
+    manifests = manifests_of(lab.checkpoint)
+    input_rows = rows_by_batch(feed, lab.checkpoint, list(manifests))
+    assert sum(map(len, input_rows.values())) == count
+    oracles, expected = _expected(
+        plan, input_rows, {batch: m.batch_time_ms for batch, m in manifests.items()}
+    )
+    found = lab.output()
+    for batch, rows in expected.items():
+        if plan.ordered:
+            assert found[batch] == rows, f"batch {batch}"
+        else:
+            assert Counter(found[batch]) == Counter(rows), f"batch {batch}"
+    for step, oracle in zip(flow_of([flow._node]).steps, oracles, strict=True):
+        timers = {key: tuple(sorted(ms)) for key, ms in oracle.timers.items() if ms}
+        assert timers_of(lab.checkpoint, flow, step.name) == timers
+        fresh = {f.name: f.default for f in state_codec(step.operator).fields}
+        stored = lab.state(flow, step.name)
+        assert {k: s for k, s in stored.items() if s != fresh} == {
+            k: s for k, s in oracle.state().items() if s != fresh
+        }
+        assert timers.keys() <= stored.keys()
 
 
 def _flow(plan: Plan, frame: Any) -> braided.Stream:

@@ -18,7 +18,13 @@ from braided.options import Options
 
 ROOT = Path(__file__).parents[2]
 RUN = ("README.md", "docs/aggregates.md", "docs/flows.md", "docs/managed.md", "docs/operators.md")
-RUN += ("docs/sinks.md", "docs/state.md", "docs/testing.md")
+RUN += (
+    "docs/processors.md",
+    "docs/sinks.md",
+    "docs/state.md",
+    "docs/testing.md",
+    "docs/migrating.md",
+)
 PAGES = (*RUN, "docs/architecture.md")
 
 
@@ -52,6 +58,7 @@ def names(
         "spark": spark,
         "clicks_path": files("clicks", [{"user": "u", "page": "/"}, {"user": "v", "page": "/a"}]),
         "payments_path": files("payments", [{"account": "a", "amount": n / 2} for n in range(4)]),
+        "later_path": files("later", [{"account": "a", "amount": 2.0}]),
         "quotes_path": files("quotes", [{"stock": "s", "price": 2.5}]),
         "orders_path": files("orders", [{"stock": "s", "qty": 4}]),
         "edges_path": files("edges", [{"node": 1, "neighbour": 2}, {"node": 2, "neighbour": 1}]),
@@ -59,6 +66,7 @@ def names(
         "output": str(tmp_path / "output"),
     }
     yield found
+    spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
     for value in found.values():
         if isinstance(value, ElasticQuery):
             value.stop()
@@ -81,6 +89,8 @@ def test_the_examples_of_a_page_run_one_after_the_other(
         assert "Caller.line can't be a state field" in printed
         assert "|      a|    4|  3.0|" in printed
         assert '|Strict  |{"account": "a"}|{"account": "a", "amount": 1.5}|0    |' in printed
+    if page == "docs/migrating.md":
+        assert "|      a|       5|   5.0|" in capfd.readouterr().out
     if page == "docs/flows.md":
         outputs = {}
         for name in ("valued", "components"):

@@ -213,7 +213,7 @@ def test_what_depends_on_chance_or_on_a_stream_is_refused_after_an_operator(lab:
 def test_flows_that_can_not_run_are_refused_where_they_are_written(lab: Lab) -> None:
     feed = lab.feed(SCHEMA)
     with pytest.raises(DefinitionError, match="not streaming"):
-        braided.stream(lab.spark.range(1))
+        braided.stream(lab.spark.range(1)).select("id")
     with pytest.raises(DefinitionError, match="takes a DataFrame, not str"):
         braided.stream("df")  # type: ignore[arg-type]
     stream = braided.stream(feed.frame())

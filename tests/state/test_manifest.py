@@ -15,6 +15,7 @@ from braided.state.manifest import (
     Manifest,
     OperatorMeta,
     OperatorPart,
+    PinnedKey,
     View,
     decode_table,
     encode_table,
@@ -79,6 +80,22 @@ def test_files_of_diverted_rows_are_kept_through_full_manifests() -> None:
     assert View.empty().apply(full).dead == (one, two, three)
     lossy = msgspec.structs.replace(full, dead=(three,))
     assert "every file of diverted rows" in problems(view, lossy)[0]
+
+
+def test_pinned_keys_stay_until_a_manifest_says_otherwise() -> None:
+    pin = PinnedKey(b"\x91\x07", -(1 << 63), 3, 4)
+    view = View.empty().apply(first(run(0, "log", [0]), pins=()))
+    pinning = manifest(1, part(run(1, "log", [0, 4]), pins=(pin,), epoch=1))
+    assert msgspec.json.decode(msgspec.json.encode(pinning), type=Manifest) == pinning
+    view = view.apply(pinning)
+    delta = manifest(2, part(epoch=1))
+    full = to_full(view, delta)
+    for after in (view.apply(delta), view.apply(full), View.empty().apply(full)):
+        assert after.operators["op"].pins == (pin,)
+    freed = view.apply(manifest(2, part(pins=(), epoch=2)))
+    assert freed.operators["op"].pins == ()
+    lost = manifest(2, part(pins=(msgspec.structs.replace(pin, slot=SLOTS),), epoch=2))
+    assert problems(view, lost) == ["operator op has a key pinned to a slot that is not there"]
 
 
 def test_applying_leaves_the_view_before_as_it_was() -> None:

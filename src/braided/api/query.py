@@ -44,6 +44,7 @@ class ElasticQuery:
         self._query = query
         self._engine = engine
         engine.is_active = lambda: query.isActive
+        engine.spark_progress = lambda: query.lastProgress
         _running[engine.location] = self
 
     # -- as Spark's StreamingQuery ---------------------------------------------------------

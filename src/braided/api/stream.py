@@ -19,8 +19,10 @@ from pyspark.sql.types import CalendarIntervalType, MapType, StringType, StructT
 from pyspark.sql.utils import is_remote
 
 from braided.api.aggregates import Aggregating
+from braided.api.batch import Batch
 from braided.api.managed import ManagedOperator
 from braided.api.operator import Operator
+from braided.api.processors import Processing
 from braided.engine.flow import (
     Fed,
     Input,
@@ -36,7 +38,7 @@ from braided.engine.flow import (
 )
 from braided.engine.initial import check_initial
 from braided.engine.jvm import Jvm
-from braided.engine.route import Keys, quoted
+from braided.engine.route import Keys, late_filter, quoted
 from braided.engine.stateless import Stateless
 from braided.errors import DefinitionError, UnsupportedError
 
@@ -87,7 +89,10 @@ _WHY_NOT = {
 
 
 def stream(df: DataFrame) -> Stream:
-    """Takes any streaming DataFrame into Braided."""
+    """Takes any streaming DataFrame into Braided.
+
+    One that is not streaming can be grouped for a StatefulProcessor, as in Spark; see batch.py.
+    """
     if is_remote() or type(df).__module__.startswith("pyspark.sql.connect"):
         raise UnsupportedError(
             "Spark Connect is not supported: Braided runs beside the driver and needs a classic "
@@ -96,11 +101,13 @@ def stream(df: DataFrame) -> Stream:
     if not isinstance(df, DataFrame):
         raise DefinitionError(f"braided.stream takes a DataFrame, not {type(df).__name__}")
     if not df.isStreaming:
-        raise DefinitionError(
-            "braided.stream takes a streaming DataFrame (spark.readStream...); this one "
-            "is not streaming"
-        )
+        grouping: Any = Batch(df, _grouped)
+        return grouping  # type: ignore[no-any-return]
     return Stream(_input(df), df)
+
+
+def _grouped(stream: Any, *cols: str | Column | list[Any]) -> GroupedStream:
+    return Stream.groupBy(stream, *cols)
 
 
 class Stream:
@@ -285,7 +292,7 @@ def _input(source: DataFrame, base: Input | None = None, step: Stateless | None 
         time = quoted(column)
         if isinstance(source.schema[column].dataType, StructType):
             time += ".end"  # a window of Spark's is late when its end is
-        late = _late_filter(time)
+        late = late_filter(time)
     return Input(source, base, step, late)
 
 
@@ -316,17 +323,6 @@ def _beyond_rows(plan: Any) -> str | None:
         node = children.head()
 
 
-def _late_filter(time: str) -> Callable[[int], str]:
-    def keep(watermark_ms: int) -> str:
-        # Inside an array, at a place that Spark does not see is constant, the watermark is not
-        # compiled into the generated code, which would then be compiled anew for every batch.
-        place = f"pmod(hash({time}), 1) + 1"
-        watermark = f"element_at(array(timestamp_millis({watermark_ms})), {place})"
-        return f"NOT coalesce({time} <= {watermark}, false)"
-
-    return keep
-
-
 class _Recorder:
     """A DataFrame method on its way into a flow."""
 
@@ -338,7 +334,7 @@ class _Recorder:
         return self._stream._step(Stateless(self._method, args, kwargs))
 
 
-class GroupedStream(Aggregating):
+class GroupedStream(Aggregating, Processing):
     """Rows of a stream by key."""
 
     def __init__(self, stream: Stream, cols: list[str | Column]) -> None:
@@ -413,8 +409,9 @@ class GroupedStream(Aggregating):
         if name.startswith("_"):
             raise AttributeError(name)
         raise UnsupportedError(
-            f"groupBy(...).{name}() is not supported: use .agg(...) for aggregates and "
-            ".apply(OperatorClass, schema) for everything else"
+            f"groupBy(...).{name}() is not supported: use .agg(...) for aggregates, "
+            ".transformWithState(...) for a StatefulProcessor and .apply(OperatorClass, schema) "
+            "for everything else"
         )
 
 

@@ -14,7 +14,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from braided.api.destination import Target, local_path, sink_of
 from braided.api.query import ElasticQuery, retire
 from braided.engine.batch import Engine
-from braided.engine.flow import AggregateStep, Flow, flow_of
+from braided.engine.flow import AggregateStep, Flow, ProcessorStep, flow_of
+from braided.engine.jvm import Jvm
 from braided.engine.sinks import FileSink, Sink
 from braided.engine.staged import MemorySink
 from braided.engine.tick import with_tick
@@ -207,6 +208,12 @@ def start(*writers: StreamWriter) -> ElasticQuery:
     settings = Options.parse(
         options, dict(spark.conf.getAll.items()), channels=spark.sparkContext.defaultParallelism
     )
+    if settings.on_error == "divert" and any(isinstance(s, ProcessorStep) for s in flow.steps):
+        raise UnsupportedError(
+            "braided.onError=divert with a StatefulProcessor: it gets the rows of a key as a whole "
+            "and may have changed state before it raised, so no single row can be taken back. "
+            "Catch errors in the processor, or leave the option out"
+        )
     if settings.order_preserving:
         flow.check_order_survives()
     sinks = [sink_of(writer._target(), spark) for writer in writers]
@@ -214,7 +221,7 @@ def start(*writers: StreamWriter) -> ElasticQuery:
     durable = any(sink.keeps for sink in sinks)
     location = _location(spark, options, named[0] if named else None, durable)
     retire(location)
-    engine = Engine(flow, sinks, location, settings, spark)
+    engine = Engine(flow, sinks, location, settings, spark, _interval_s(spark, trigger))
     try:
         native = (
             with_tick(engine.source, engine.bell)
@@ -234,6 +241,12 @@ def start(*writers: StreamWriter) -> ElasticQuery:
         if isinstance(sink, MemorySink):
             sink.show()
     return query
+
+
+def _interval_s(spark: SparkSession, trigger: dict[str, Any]) -> float:
+    """How often a batch is wanted; 0 for as often as possible."""
+    every = trigger.get("processingTime")
+    return 0.0 if every is None else Jvm(spark).interval_ms(str(every)) / 1000
 
 
 def _native_mode(flow: Flow) -> str:

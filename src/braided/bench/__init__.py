@@ -14,4 +14,7 @@ BENCHES = {
     "state-size": "braided.bench.state_size",
     "agg": "braided.bench.agg",
     "scheduler": "braided.bench.scheduler",
+    "processor": "braided.bench.processor",
+    "skew": "braided.bench.skew",
+    "surge": "braided.bench.surge",
 }

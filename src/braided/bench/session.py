@@ -30,6 +30,7 @@ __all__ = [
     "TOTALS",
     "Arena",
     "Inputs",
+    "Keys",
     "Progress",
     "Query",
     "arena",
@@ -93,11 +94,12 @@ class Arena:
 
 
 @contextmanager
-def arena(name: str, conf: Mapping[str, str] | None = None) -> Iterator[Arena]:
+def arena(name: str, conf: Mapping[str, str] | None = None, cores: int = 2) -> Iterator[Arena]:
     """Starts Spark for a benchmark; ends it and removes its files."""
     with tempfile.TemporaryDirectory(prefix="braided-bench-", ignore_cleanup_errors=True) as made:
         work = Path(made)
-        with local_spark(f"braided bench {name}", work, {**NATIVE, **(conf or {})}) as spark:
+        settings = {**NATIVE, **(conf or {})}
+        with local_spark(f"braided bench {name}", work, settings, cores) as spark:
             yield Arena(spark, work)
 
 

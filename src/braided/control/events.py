@@ -1,9 +1,9 @@
 """The event log: what was measured, decided, planned and observed, one JSON object a line.
 
-Every line has the batch after which it was written and the operator it is about; `type` says which
-of the four it is. A decision carries what it expects, and a later line how that turned out. The
-load of all slots is in it too, in few bytes, so that `braided replay` can ask another policy what
-it would have done.
+Every line has the batch after which it was written and the operator or policy it is about; `type`
+says which of the five it is. A decision carries what it expects, and a later line how that turned
+out. The load of all slots is in it too, in few bytes, so that `braided replay` can ask another
+policy what it would have done.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ __all__ = [
     "Decided",
     "Event",
     "EventLogError",
+    "Failed",
     "Judged",
     "Measured",
     "Planned",
@@ -109,7 +110,16 @@ class Judged(msgspec.Struct, frozen=True, tag="judged"):
     held_until: int | None = None
 
 
-Event = Measured | Decided | Planned | Judged
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """A policy that raised or gave back what can't be: it is not asked again for some batches."""
+
+    batch: int
+    policy: str
+    error: str
+    held_until: int
+
+
+Event = Measured | Decided | Planned | Judged | Failed
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from braided.control.measurement import KeyLoad, OperatorView
 from braided.control.table import Loads
 
-__all__ = ["HotKeyRule", "PinChange", "balance_bound", "pin_change"]
+__all__ = ["HotKeyRule", "PinChange", "balance_bound", "free_slot", "pin_change"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class HotKeyRule:
     pin_share: float = 0.5
     unpin_share: float = 0.2
     company_share: float = 0.05  # of the key's own load: less beside it is not worth a slot
+    company_least: float = 0.0  # the same in busy seconds per second
     cool_batches: int = 5
     pins_max: int = 64
 
@@ -73,8 +76,19 @@ def pin_change(
             if key.key not in operator.pinned
             and fair > 0
             and key.load_min > rule.pin_share * fair
-            and operator.load[key.slot] - key.load > rule.company_share * key.load
+            and operator.load[key.slot] - key.load
+            > max(rule.company_share * key.load, rule.company_least)
         ),
         key=lambda key: (-key.load, key.key),
     )
     return PinChange(tuple(hot[:room]), unpin, {k: n for k, n in cooling.items() if k not in unpin})
+
+
+def free_slot(operator: OperatorView, donor: int) -> int:
+    """The slot for a hot key: the one with the least work, of those the one with the least state.
+
+    There are many more slots than channels, so what it has to share is next to nothing.
+    """
+    order = np.lexsort((operator.state_bytes, operator.load))
+    taken = {donor, *(pin.slot for pin in operator.table.pins)}
+    return next((int(slot) for slot in order if int(slot) not in taken), donor)

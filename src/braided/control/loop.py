@@ -49,6 +49,7 @@ class Controller:
         self._measuring = Measuring(self.settings.window_batches)
         self._policy: Memory = dict(kept.get("policy", {}))
         self._decisions = int(kept.get("decisions", 0))
+        self._seen = 0
         self._operators = {
             name: Steering(self.settings, self._number, own)
             for name, own in kept.get("operators", {}).items()
@@ -62,6 +63,9 @@ class Controller:
         """
         view = self.measure(sample)
         events = [*self._summaries(sample, view), *self.judge(view)]
+        self._seen += any(operator.rows.any() for operator in sample.operators)
+        if self._seen <= self.settings.settle_batches:
+            return Cycle(view, {}, {}, {}, tuple(events))
         cycle = self.decide(view, hosts)
         return Cycle(cycle.view, cycle.tables, cycle.pin, cycle.unpin, (*events, *cycle.events))
 

@@ -59,10 +59,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Wish:
-    """A number of channels for one operator, and why."""
+    """A number of channels for one operator, and why.
+
+    A wish that is to be granted `at_once` is held to the bounds only, and not to cool-down,
+    hysteresis, calm and what did not help before.
+    """
 
     channels: int
     reason: str
+    at_once: bool = False
 
 
 @runtime_checkable
@@ -82,7 +87,11 @@ class ScalePolicy(Protocol):
 
 @runtime_checkable
 class BalancePolicy(Protocol):
-    """Which slot on which channel."""
+    """Which slot on which channel.
+
+    A table has to pay: the controller drops one that does not save time. A policy that has other
+    reasons to move slots says so with an attribute `weighed = False`; then it is followed.
+    """
 
     def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
         """The table for that many channels; `operator.table` itself when nothing should move."""

@@ -30,6 +30,7 @@ class Settings:
     prices: Prices = field(default_factory=Prices)
     hot_keys: HotKeyRule = field(default_factory=HotKeyRule)
     window_batches: int = LENGTH_BATCHES
+    settle_batches: int = 0  # with rows, before anything is decided: the first ones are unlike
     scale_every_batches: int = 1
     executors: int = 1  # per operator; with one, all its channels share all its slots
     host_channels: int = 8  # cores of a host: what an executor should not outgrow

@@ -133,7 +133,11 @@ class Steering:
             return None, decided
         # A wish for channels has been weighed by its policy, and executors need their own slots;
         # all other moves have to pay.
-        must = scales or (layout is not None and not layout.is_home(operator.table.slots).all())
+        must = (
+            scales
+            or not getattr(self.settings.balance, "weighed", True)
+            or (layout is not None and not layout.is_home(operator.table.slots).all())
+        )
         if scales:
             reason = decided[0]
         else:
@@ -141,12 +145,15 @@ class Steering:
             decided.append(reason)
             if reason.held and not must:
                 return None, self._unless_said(decided, reason.held)
+            if reason.held:
+                reason = msgspec.structs.replace(reason, held="")
+                decided[-1] = reason
         promise = expectation(reason.decision, reason.kind, operator, table, interval_s)
         if promise is not None:
             decided[decided.index(reason)] = msgspec.structs.replace(
                 reason, metric=promise.metric, before=promise.before, expected=promise.expected
             )
-        worth = weigh(operator, table, self.settings.prices, hosts)
+        worth = weigh(operator, table, self.settings.prices, hosts, interval_s)
         dropped = not must and not worth.pays
         planned = Planned(
             batch=batch,
@@ -200,7 +207,9 @@ class Steering:
             return now, []
         kind = "scale-up" if asked > now else "scale-down"
         held = ""
-        if self._scaled_at is not None and batch - self._scaled_at <= limits.cooldown_batches:
+        if wish.at_once:
+            self._lower = []
+        elif self._scaled_at is not None and batch - self._scaled_at <= limits.cooldown_batches:
             held = f"cooling down since batch {self._scaled_at}"
         elif asked < now and not fewer:
             held = f"less than {limits.hysteresis:.0%} fewer"
@@ -212,7 +221,7 @@ class Steering:
             decision = self._decided(batch, operator, kind, wish.reason, held=held)
             return now, self._unless_said([decision], held)
         self._said = ""
-        channels = max(self._lower) if asked < now else asked
+        channels = max(self._lower) if self._lower else asked
         return channels, [self._decided(batch, operator, kind, wish.reason, channels)]
 
     def _rebalanced(self, batch: int, operator: OperatorView, table: RoutingTable) -> Decided:
@@ -249,7 +258,7 @@ class Steering:
             slots = before.slots.copy()
             for old, new in renamed.items():
                 slots[before.slots == old] = new
-            before = RoutingTable(before.epoch, max(before.channels, channels), slots)
+            before = RoutingTable(before.epoch, max(before.channels, channels), slots, before.pins)
         after = policy.balance(replace(operator, table=before, layout=layout), channels)
         if after is operator.table:
             return after, layout, decided

@@ -1,7 +1,8 @@
-"""The routing table: which channel owns which slot, from one epoch to the next.
+"""The routing table: which slot a key is in and which channel owns it, from epoch to epoch.
 
-A table is a value. Whatever changes the routing makes a new table with the next epoch, and the
-engine puts it into effect between two batches.
+A key is in the slot of its hash, unless it is pinned to another. A table is a value. Whatever
+changes the routing makes a new table with the next epoch, and the engine puts it into effect
+between two batches.
 """
 
 from __future__ import annotations
@@ -13,10 +14,24 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Loads", "RoutingTable", "Slots", "moves"]
+__all__ = ["Loads", "Pin", "RoutingTable", "Slots", "moves"]
 
 Slots = npt.NDArray[np.int32]
 Loads = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A key that is not in the slot of its hash.
+
+    Rows are recognised by two 64-bit hashes of their key; the bytes of the key say where its
+    state is.
+    """
+
+    key: bytes
+    hash: int
+    check: int
+    slot: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +41,7 @@ class RoutingTable:
     epoch: int
     channels: int
     slots: Slots
+    pins: tuple[Pin, ...] = ()
 
     def __post_init__(self) -> None:
         given = np.asarray(self.slots)
@@ -40,6 +56,8 @@ class RoutingTable:
                 f"and there are {self.channels} channels"
             )
         # Our own copy, so that nobody can change a table that is in use.
+        if any(not 0 <= pin.slot < given.size for pin in self.pins):
+            raise ValueError(f"a key is pinned to a slot that is not there; there are {given.size}")
         own = np.array(given, dtype=np.int32)
         own.setflags(write=False)
         object.__setattr__(self, "slots", own)
@@ -59,7 +77,9 @@ class RoutingTable:
 
     def next(self, slots: npt.ArrayLike, channels: int | None = None) -> RoutingTable:
         """The table after this one; this one itself when nothing differs."""
-        after = RoutingTable(self.epoch + 1, channels or self.channels, np.asarray(slots))
+        after = RoutingTable(
+            self.epoch + 1, channels or self.channels, np.asarray(slots), self.pins
+        )
         same = after.channels == self.channels and np.array_equal(after.slots, self.slots)
         return self if same else after
 
@@ -83,10 +103,11 @@ class RoutingTable:
             self.epoch == other.epoch
             and self.channels == other.channels
             and np.array_equal(self.slots, other.slots)
+            and self.pins == other.pins
         )
 
     def __hash__(self) -> int:
-        return hash((self.epoch, self.channels, self.slots.tobytes()))
+        return hash((self.epoch, self.channels, self.slots.tobytes(), self.pins))
 
 
 def moves(old: RoutingTable, new: RoutingTable) -> Slots:

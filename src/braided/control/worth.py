@@ -28,6 +28,7 @@ class Prices:
     slot_s: float = 0.0005
     horizon_s: float = 30.0
     least_gain: float = 0.01  # of the peak: less is not worth a line in the log
+    least_batch_s: float = 0.0  # of a batch: what clocks make of nothing at all
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def weigh(
     after: RoutingTable,
     prices: Prices,
     hosts: Sequence[int] | None = None,
+    interval_s: float = 1.0,
 ) -> Worth:
     """The worth of changing to a table; `hosts` says where channels are, if not all on one."""
     before = operator.table
@@ -67,5 +69,7 @@ def weigh(
         cost_s=cost_s,
         moved_slots=int(moved.size),
         moved_bytes=moved_bytes,
-        pays=gain_s > cost_s and gain > prices.least_gain * peak_before,
+        pays=gain_s > cost_s
+        and gain > prices.least_gain * peak_before
+        and gain * interval_s >= prices.least_batch_s,
     )

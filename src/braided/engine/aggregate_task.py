@@ -350,6 +350,8 @@ class _Run:
                 keys=slot.keys_added,
                 bytes=slot.bytes_added,
                 due_ms=slot.due_ms,
+                keys_held=slot.keys,
+                bytes_held=slot.bytes,
             )
             for slot in changes.slots
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,22 +30,30 @@ from pyspark.sql.types import (
 from braided import failpoints
 from braided.api.operator import state_codec
 from braided.control.measure import SlotLoads
-from braided.control.table import RoutingTable, moves
+from braided.control.pins import moved_keys
+from braided.control.table import Pin, RoutingTable, moves
 from braided.engine import checkpoint
 from braided.engine.checkpoint import BatchTimes, SparkLog
 from braided.engine.commands import Commands
-from braided.engine.commit import Outcome, manifest_of
+from braided.engine.commit import CONTROL, Outcome, manifest_of
+from braided.engine.eventlog import EventLog
 from braided.engine.failure import from_worker, is_interrupt, is_lost_worker
-from braided.engine.flow import AggregateStep, Flow, OperatorStep
+from braided.engine.flow import AggregateStep, Flow, OperatorStep, ProcessorStep
 from braided.engine.gate import Gate, Stopped
 from braided.engine.initial import Imported, write_initial
 from braided.engine.inputs import Inputs
+from braided.engine.native_state import Import, imported_meta, read_import
+from braided.engine.pinning import key_hashes
 from braided.engine.place import Place
 from braided.engine.plan import FlowPlan
+from braided.engine.policies import policies_of
+from braided.engine.processor_initial import write_first_state
 from braided.engine.progress import ProgressLog, Steps, section
 from braided.engine.reports import ChannelReport, ReportBox
+from braided.engine.sampling import Sampler, waiting_rows
 from braided.engine.sinks import Sink, Sitting
-from braided.engine.task import BatchSpec, import_task
+from braided.engine.steer import Batch, Helm
+from braided.engine.task import BatchSpec, Rehousing, import_task
 from braided.engine.tick import Bell
 from braided.errors import (
     BraidedError,
@@ -82,6 +91,7 @@ class Engine:
         location: str,
         options: Options,
         spark: SparkSession,
+        interval_s: float = 0.0,
     ) -> None:
         self.flow = flow
         self.options = options
@@ -90,6 +100,9 @@ class Engine:
         self.progress = ProgressLog()
         self.error: BraidedError | None = None
         self.is_active: Callable[[], bool] = lambda: True
+        self.spark_progress: Callable[[], Mapping[str, Any] | None] = lambda: None
+        self._interval_s = interval_s
+        self._helm: Helm | None = None
         self._inputs = Inputs(flow.roots, options.order_by)
         self.source = self._inputs.joined()
         self._sinks = dict(zip(_sink_names(sinks), zip(flow.ends, sinks, strict=True), strict=True))
@@ -111,8 +124,11 @@ class Engine:
         self._flow_id = started.flow
         self.view = started.view
         self._late_watermark_ms = 0
+        memory = None
         if not started.fresh:
-            self._late_watermark_ms = self._manifests.read(self.view.batch).watermark_ms
+            newest = self._manifests.read(self.view.batch)
+            self._late_watermark_ms = newest.watermark_ms
+            memory = newest.extra.get(CONTROL)
         metas = self._fit()
         self._box = ReportBox(self._spark.sparkContext)
         self._plan = FlowPlan(
@@ -131,10 +147,16 @@ class Engine:
             self.tables[name] = (
                 RoutingTable.initial(meta.slots, min(self.options.channels, meta.slots))
                 if known is None
-                else RoutingTable(known.epoch, known.channels, known.table.astype(np.int32))
+                else RoutingTable(
+                    known.epoch,
+                    known.channels,
+                    known.table.astype(np.int32),
+                    tuple(Pin(p.key, p.hash, p.check, p.slot) for p in known.pins),
+                )
             )
         self.commands = Commands(self.tables, self.bell)
         self._loads = {name: SlotLoads(meta.slots) for name, meta in metas.items()}
+        self._helm = self._steered(memory)
         self._collector = Collector(self._files, self._manifests, self.options.retained_manifests)
         self._collector.collect_orphans()
         for name, (_, sink) in self._sinks.items():
@@ -164,7 +186,17 @@ class Engine:
             for step in self.flow.steps
         }
         asked = self.options.slots if "slots" in self.options.given else None
-        return checkpoint.fit(self.view, metas, codecs, asked)
+        declared = {
+            step.name: step.declared for step in self.flow.steps if isinstance(step, ProcessorStep)
+        }
+        fitted = checkpoint.fit(self.view, metas, codecs, asked, declared)
+        self._imports: dict[str, Import] = {}
+        for name in declared:
+            found = read_import(self._files, name) if name not in self.view.operators else None
+            if found is not None:
+                self._imports[name] = found
+                fitted[name] = imported_meta(found, name, fitted[name], declared[name])
+        return fitted
 
     def _place(self) -> Place:
         base = self.options.cache_dir or self._spark.conf.get("spark.local.dir", None)
@@ -177,8 +209,40 @@ class Engine:
         )
         return Place(self._flow_id, self._files.root, base, limits)
 
+    def _steered(self, memory: str | None) -> Helm:
+        return Helm(
+            policies_of(self.options, self._spark.sparkContext.defaultParallelism),
+            memory,
+            Sampler(self.flow, self._interval_s),
+            EventLog(Path(self._files.root)),
+            self._proposed,
+            self._propose_pin,
+            lambda batch, content: self.progress.amend(batch, "control", content),
+            lambda: waiting_rows(self.spark_progress()),
+            self._hashes,
+        )
+
+    def _proposed(self, tables: Mapping[str, RoutingTable]) -> None:
+        """Tables that the controller would like, from its own thread."""
+        self.warm(max(table.channels for table in tables.values()))
+        self.commands.propose(tables)
+
+    def _propose_pin(self, name: str, change: Pin | bytes) -> None:
+        self.commands.propose_pin(name, change)
+
+    def _hashes(self, name: str, key: bytes) -> tuple[int, int] | None:
+        """The hashes of a key, by the same JVM expressions that route its rows; None where a key
+        is more than one record, and can't be pinned.
+        """
+        step = next(step for step in self.flow.steps if step.name == name)
+        if not isinstance(step, OperatorStep):
+            return None
+        return key_hashes(self._spark, step.key_schema, key)
+
     def close(self) -> None:
         """Lets go of the checkpoint. Safe to call again."""
+        if self._helm is not None:
+            self._helm.close()
         self.bell.close()
         self._lease.release()
 
@@ -242,6 +306,8 @@ class Engine:
         with steps.step("control"):
             content = self._control(outcome, steps)
         self.progress.add(batch, content)
+        # From here on in another thread, while Spark finds out what the next batch is.
+        self._steering.see(Batch(outcome, self.view, time.time()))
         failpoints.reach("after-publish")
 
     def _redelivered(self, df: DataFrame, batch: int) -> None:
@@ -270,9 +336,14 @@ class Engine:
         cut: int | None,
         steps: Steps,
     ) -> Outcome:
-        initial = self._initial(batch)
-        due = self._due(tables, times)
+        initial = self._initial(batch, times)
+        due = self._due(tables, times, initial)
         channels = {name: table.channels for name, table in tables.items()}
+        rehoused = {
+            name: found
+            for name, table in tables.items()
+            if (found := _rehoused(self.tables[name], table))
+        }
         for attempt in range(1, TRIES + 1):
             token = uuid.uuid4().hex[:12]
             spec = BatchSpec(
@@ -283,6 +354,7 @@ class Engine:
                 late_watermark_ms=self._late_watermark_ms,
                 due=due,
                 cut=cut,
+                rehoused=rehoused,
                 initial={name: start.runs for name, start in initial.items()},
                 failpoint=failpoints.armed(),
             )
@@ -343,32 +415,35 @@ class Engine:
             frames.close()
         return tuple(outputs), fed_back
 
-    def _initial(self, batch: int) -> dict[str, Imported]:
+    def _initial(self, batch: int, times: BatchTimes) -> dict[str, Imported]:
         """Writes what operators that are new to the checkpoint start with."""
-        return {
-            step.name: write_initial(
-                step.initial,
-                step.operator,
-                step.name,
-                step.key_schema,
-                self._metas[step.name],
-                self._files.root,
-                batch,
-            )
-            for step in self._new_steps()
-            if step.initial is not None
-        }
+        made = {}
+        for step in self._new_steps():
+            meta, root = self._metas[step.name], self._files.root
+            if isinstance(step, ProcessorStep):
+                if step.name in self._imports:
+                    made[step.name] = self._imports[step.name].content
+                elif step.initial is not None:
+                    made[step.name] = write_first_state(step, meta, root, batch, times)
+            elif step.initial is not None:
+                made[step.name] = write_initial(
+                    step.initial, step.operator, step.name, step.key_schema, meta, root, batch
+                )
+        return made
 
-    def _new_steps(self) -> list[OperatorStep]:
+    def _new_steps(self) -> list[OperatorStep | ProcessorStep]:
         """Operators that the checkpoint does not know yet."""
         return [
             step
             for step in self.flow.steps
-            if isinstance(step, OperatorStep) and step.name not in self.view.operators
+            if not isinstance(step, AggregateStep) and step.name not in self.view.operators
         ]
 
     def _due(
-        self, tables: Mapping[str, RoutingTable], times: BatchTimes
+        self,
+        tables: Mapping[str, RoutingTable],
+        times: BatchTimes,
+        initial: Mapping[str, Imported],
     ) -> dict[str, dict[int, list[int]]]:
         """The slots whose next timer has come, by operator and channel."""
         found: dict[str, dict[int, list[int]]] = {}
@@ -377,12 +452,15 @@ class Engine:
             if isinstance(step, AggregateStep) and step.mode == "complete":
                 found[step.name] = _all_slots(tables[step.name])
                 continue
-            if known is None or not known.due or not step.fires:
+            timers = known.due if known is not None else {}
+            if isinstance(step, ProcessorStep) and step.name in initial:
+                timers = initial[step.name].due  # as in Spark, they may be due at once
+            if not timers or not step.fires:
                 continue
             now_ms = times.watermark_ms if step.time_mode == "EventTime" else times.batch_time_ms
             channels = found.setdefault(step.name, {})
             owners = tables[step.name].slots
-            for slot, ms in known.due.items():
+            for slot, ms in timers.items():
                 if ms <= now_ms:
                     channels.setdefault(int(owners[slot]), []).append(slot)
         return found
@@ -393,7 +471,9 @@ class Engine:
         if not self._lease.held():
             raise FencedError(f"another query has taken over {self.location}; this one ends")
         full = outcome.batch % self.options.full_manifest_every == 0
-        manifest = manifest_of(outcome, self.view, self._flow_id, self._lease.owner, full)
+        manifest = manifest_of(
+            outcome, self.view, self._flow_id, self._lease.owner, full, self._steering.memory
+        )
         self._manifests.write(manifest)
         self.view = self._manifests.view_at(outcome.batch, self._flow_id)
         self._late_watermark_ms = outcome.watermark_ms
@@ -420,7 +500,13 @@ class Engine:
         self._ring(self._log.had_input(outcome.batch))
         self._collector.collect(self.view.batch)
         loads = {name: self._load_of(name) for name in self.tables}
-        return section(self.view, self.tables, outcome.reports, moved, loads, steps)
+        content = section(self.view, self.tables, outcome.reports, moved, loads, steps)
+        return {**content, "control": self._steering.summary()}
+
+    @property
+    def _steering(self) -> Helm:
+        assert self._helm is not None  # since the checkpoint was opened
+        return self._helm
 
     def _measure(self, name: str, reports: list[ChannelReport]) -> None:
         loads = self._loads[name]
@@ -438,7 +524,9 @@ class Engine:
     def _ring(self, had_input: bool) -> None:
         """Asks for a batch without input if there is something to do."""
         due_ms: int | None = None
-        need = bool(self.view.carry) or any(s.initial is not None for s in self._new_steps())
+        need = bool(self.view.carry) or any(
+            s.initial is not None or s.name in self._imports for s in self._new_steps()
+        )
         for step in self.flow.steps:
             known = self.view.operators.get(step.name)
             if known is None or not known.due or not step.fires:
@@ -466,6 +554,15 @@ class Engine:
             most = 2**31 - 1 if bounded else CHUNK_BYTES
             spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(most))
             self._configured = True
+
+
+def _rehoused(before: RoutingTable, after: RoutingTable) -> dict[int, list[Rehousing]]:
+    """The keys that change slots, by the channel that has both."""
+    found: dict[int, list[Rehousing]] = {}
+    for moved in moved_keys(before, after):
+        channel = int(after.slots[moved.taker])
+        found.setdefault(channel, []).append(Rehousing(moved.key, moved.donor, moved.taker))
+    return found
 
 
 def _all_slots(table: RoutingTable) -> dict[int, list[int]]:

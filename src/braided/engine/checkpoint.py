@@ -11,6 +11,7 @@ import msgspec
 
 from braided.errors import CheckpointCorruptError, CheckpointMismatchError
 from braided.state.codec import StateCodec
+from braided.state.declared import Declared, evolved
 from braided.state.files import UNREADABLE, Files
 from braided.state.manifest import OperatorMeta, View
 from braided.state.manifests import Manifests
@@ -114,6 +115,7 @@ def fit(
     metas: Mapping[str, OperatorMeta],
     codecs: Mapping[str, StateCodec],
     slots_given: int | None,
+    declared: Mapping[str, Declared] | None = None,
 ) -> dict[str, OperatorMeta]:
     """The operators as the checkpoint is to know them; refuses a flow that does not continue it."""
     gone = [name for name in view.operators if name not in metas]
@@ -158,6 +160,10 @@ def fit(
                     "another name, or "
                     "use a new checkpointLocation"
                 )
+        if declared and name in declared:
+            *earlier, state = evolved(name, declared[name], kept.history)
+            fitted[name] = msgspec.structs.replace(kept, state=state, earlier=tuple(earlier))
+            continue
         if name not in codecs:
             if kept.state != meta.state:
                 raise CheckpointMismatchError(

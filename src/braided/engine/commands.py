@@ -1,4 +1,8 @@
-"""What a user asks of a running query; it takes effect at the next batch boundary."""
+"""What a user asks of a running query, and what its controller proposes.
+
+Both take effect at the next batch boundary. A user comes first: a proposal was made for the table
+of then, and is dropped when that table is not there any more.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from braided.control.balance import rebalance
+from braided.control.pins import pinned, unpinned
 from braided.control.rescale import rescale
-from braided.control.table import RoutingTable
+from braided.control.table import Pin, RoutingTable
 from braided.engine.tick import Bell
 
 __all__ = ["Commands"]
@@ -24,6 +29,8 @@ class Commands:
         self._tables = dict(tables)
         self._bell = bell
         self._waiting: list[tuple[str, _Change]] = []
+        self._proposed: dict[str, RoutingTable] = {}
+        self._repinned: dict[str, Pin | bytes] = {}
         self._taken = 0
         self._cut: int | None = None
 
@@ -55,6 +62,16 @@ class Commands:
             self._cut = rows
         self._bell.ring()
 
+    def propose(self, tables: Mapping[str, RoutingTable]) -> None:
+        """Tables for the next batch, if nobody asks for others. Asks for no batch."""
+        with self._lock:
+            self._proposed.update(tables)
+
+    def propose_pin(self, name: str, change: Pin | bytes) -> None:
+        """A key to pin, or the bytes of one to let go, with the next batch."""
+        with self._lock:
+            self._repinned[name] = change
+
     def take(self, load_of: Callable[[str], Any]) -> dict[str, RoutingTable]:
         """The tables of the batch that begins now."""
         with self._lock:
@@ -62,6 +79,15 @@ class Commands:
             for name, change in self._waiting:
                 tables[name] = change(tables[name], load_of(name))
             self._taken = len(self._waiting)
+            for name, proposed in self._proposed.items():
+                before = self._tables[name]
+                fits = proposed.epoch == before.epoch + 1 and proposed.pins == before.pins
+                if tables[name] is before and fits:
+                    tables[name] = proposed
+            self._proposed.clear()
+            for name, repinned in self._repinned.items():
+                tables[name] = _with_pins(tables[name], repinned, self._tables[name].epoch + 1)
+            self._repinned.clear()
             return tables
 
     def cut(self) -> int | None:
@@ -92,3 +118,11 @@ class Commands:
                 f"there is no operator {operator!r} in this query; it has {', '.join(self._tables)}"
             )
         return [operator]
+
+
+def _with_pins(table: RoutingTable, change: Pin | bytes, epoch: int) -> RoutingTable:
+    # Several commands at once may have gone further than one epoch.
+    epoch = max(epoch, table.epoch)
+    if isinstance(change, bytes):
+        return unpinned(table, change, epoch)
+    return pinned(table, change, epoch)

@@ -20,13 +20,14 @@ from braided.state.manifest import (
     Manifest,
     OperatorMeta,
     OperatorPart,
+    PinnedKey,
     Prepared,
     View,
     encode_table,
     to_full,
 )
 
-__all__ = ["Outcome", "manifest_of"]
+__all__ = ["CONTROL", "Outcome", "manifest_of"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,13 @@ class Outcome:
     """What operators in their first batch started with."""
 
 
-def manifest_of(outcome: Outcome, view: View, flow: str, writer: str, full: bool) -> Manifest:
+CONTROL = "control"
+"""Where in a manifest the controller's memory is."""
+
+
+def manifest_of(
+    outcome: Outcome, view: View, flow: str, writer: str, full: bool, memory: str | None = None
+) -> Manifest:
     """The manifest that makes an outcome true on top of a view."""
     operators = {}
     carry = list(outcome.fed_back)
@@ -63,6 +70,7 @@ def manifest_of(outcome: Outcome, view: View, flow: str, writer: str, full: bool
         outputs=outcome.outputs,
         carry=tuple(carry),
         dead=tuple(r.dead for rs in outcome.reports.values() for r in rs if r.dead is not None),
+        extra={} if memory is None else {CONTROL: memory},
     )
     return to_full(view, delta) if full or view.batch < 0 else delta
 
@@ -71,6 +79,7 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
     before = view.operators.get(name)
     table = outcome.tables[name]
     changed = before is None or before.epoch != table.epoch
+    pins = tuple(PinnedKey(p.key, p.hash, p.check, p.slot) for p in table.pins)
     snaps = [report.snap for report in reports if report.snap is not None]
     logs = [report.log for report in reports if report.log is not None]
     slots = [slot for report in reports for slot in report.slots]
@@ -90,4 +99,5 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
         due=due,
         keys=keys + sum(s.keys for s in slots),
         bytes=size + sum(s.bytes for s in slots),
+        pins=pins if changed else None,
     )

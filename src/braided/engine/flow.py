@@ -19,27 +19,34 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
+from pyspark import Broadcast
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from braided.api.operator import Operator, state_codec
 from braided.engine.aggregation import Aggregation
+from braided.engine.processor_handle import Schemas
+from braided.engine.processor_output import PandasSettings
 from braided.engine.route import Keys
 from braided.engine.stateless import Stateless
 from braided.errors import DefinitionError, UnsupportedError
 from braided.state.columns import COLUMNS
+from braided.state.declared import VARIABLES, Declared
 
 __all__ = [
     "AggregateStep",
     "Fed",
     "Flow",
+    "InitialRows",
     "Input",
     "Keyed",
     "KeyedStep",
     "Mapped",
     "Node",
     "OperatorStep",
+    "ProcessorStep",
     "Side",
     "United",
     "flow_of",
@@ -146,7 +153,62 @@ class AggregateStep:
         return self.time_mode == "EventTime" and self.mode != "complete"
 
 
-KeyedStep = OperatorStep | AggregateStep
+@dataclass(frozen=True)
+class InitialRows:
+    """Rows that a processor makes its first state of, before its first batch."""
+
+    df: DataFrame
+    keys: tuple[str, ...]
+    """The grouping columns, in the order of the processor's."""
+
+
+@dataclass(frozen=True)
+class ProcessorStep:
+    """What a StatefulProcessor is, wherever it stands in a flow."""
+
+    name: str
+    processor: bytes
+    """Pickled."""
+    label: str
+    declared: Declared
+    key_schema: StructType
+    keys: Keys
+    input: StructType
+    output: StructType
+    time_mode: str
+    pandas: bool
+    settings: PandasSettings
+    schemas: Schemas
+    broadcasts: tuple[Broadcast[Any], ...] = ()
+    exact_frames: bool = False
+    event_time: str = ""
+    """The output column that has the event time of what comes after."""
+    initial: InitialRows | None = None
+    """What it starts with, where the checkpoint has no state of it."""
+    sides: tuple[StructType, ...] = ()
+
+    @property
+    def arriving(self) -> StructType:
+        return self.input
+
+    @property
+    def state(self) -> str:
+        return self.declared.numbered().describe()
+
+    @property
+    def codec(self) -> str:
+        return VARIABLES
+
+    @property
+    def fires(self) -> bool:
+        return self.time_mode != "None"
+
+    @property
+    def drops_late_rows(self) -> bool:
+        return self.time_mode == "EventTime"
+
+
+KeyedStep = OperatorStep | AggregateStep | ProcessorStep
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,7 +390,8 @@ def flow_of(ends: Iterable[Node], modes: Iterable[str] = ()) -> Flow:
     flow = replace(flow, feeds=feeds)
     if not any(node.late for node in inputs):
         for step in flow.steps:
-            if step.time_mode == "EventTime":
+            # Spark lets a processor run without: its watermark is then 0 for ever.
+            if step.time_mode == "EventTime" and not isinstance(step, ProcessorStep):
                 raise DefinitionError(
                     f"operator {step.name!r} has timeMode='EventTime', which needs "
                     "withWatermark(...) on the DataFrame before braided.stream"

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
@@ -41,11 +41,13 @@ from braided.state.manifest import OperatorMeta
 from braided.state.runs import SNAP_SUFFIX, RunFile, write_run
 from braided.state.stored import is_nullable, shape_of
 
-__all__ = ["Imported", "check_initial", "write_initial"]
+__all__ = ["RUN_SCHEMA", "Imported", "check_initial", "imported", "write_initial"]
 
 _SLOT = "__braided_slot"
 _TIMERS = "timers"
-_RUN = "name string, digest string, bytes long, slots string, keys long, size long, due string"
+RUN_SCHEMA = (
+    "name string, digest string, bytes long, slots string, keys long, size long, due string"
+)
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -134,9 +136,14 @@ def write_initial(
     placed = initial.select(*columns).repartitionById(tasks, F.expr(f"{_SLOT} % {tasks}"))
     write = _Writer(operator, name, key, tuple(placed.columns[1 + len(keys) :]), root, batch)
     try:
-        found = placed.mapInArrow(write, _RUN).collect()
+        found = placed.mapInArrow(write, RUN_SCHEMA).collect()
     except PySparkException as error:
         raise from_worker(error) or error from None
+    return imported(found)
+
+
+def imported(found: list[Row]) -> Imported:
+    """What the tasks of such a job have told."""
     due = {int(slot): ms for row in found for slot, ms in json.loads(row.due).items()}
     return Imported(
         tuple(RunFile(row.name, row.digest, row.bytes, row.slots) for row in found),

@@ -32,6 +32,8 @@ from pyspark.sql.types import (
 
 from braided import errors
 from braided.engine.checkpoint import braided_files
+from braided.engine.output import OutputEncoder
+from braided.engine.processor_contents import KeyContents, ProcessorContents, variables_type
 from braided.errors import (
     BraidedError,
     CheckpointCorruptError,
@@ -40,6 +42,7 @@ from braided.errors import (
 )
 from braided.state.codec import CODEC
 from braided.state.columns import COLUMNS, StoredColumns
+from braided.state.declared import VARIABLES
 from braided.state.keys import RECORD, RECORD_LONG, KeyCodec, unwrap
 from braided.state.manifest import OperatorView, View
 from braided.state.manifests import Manifests
@@ -142,7 +145,7 @@ class _Source:
     operator: str
     key: pa.Schema
     history: tuple[str, ...]
-    columns: pa.Schema | None
+    columns: pa.Schema | None = None
     """What an aggregation keeps."""
 
     @property
@@ -292,6 +295,45 @@ def _kept(checkpoint: str, batches: list[int], read: Any) -> Any:
         raise
 
 
+@dataclass(frozen=True)
+class _VariablesTask:
+    """Reads the slots of a processor at one version; what `mapInArrow` calls."""
+
+    source: _Source
+    batch: int
+
+    def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        source = self.source
+        read = _kept(source.checkpoint, [self.batch], lambda: self._read(_slots(chunks)))
+        kind = variables_type(source.history)
+        encoder = OutputEncoder(kind, source.operator)
+        for piece in _pieces(len(read)):
+            found = read[piece]
+            columns = encoder.encode([each.values for each in found])
+            count = len(found)
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([source.operator] * count, pa.string()),
+                    pa.array([each.slot for each in found], pa.int32()),
+                    source.keys([each.key for each in found]),
+                    pa.StructArray.from_arrays(columns.columns, fields=list(columns.schema)),
+                    _times(each.timers for each in found),
+                    pa.array([self.batch] * count, pa.int64()),
+                ],
+                names=["operator", "slot", "key", "state", "timers", "batch"],
+            )
+
+    def _read(self, slots: list[int]) -> list[KeyContents]:
+        source = self.source
+        versions = Versions(source.checkpoint)
+        known = source.opened(self.batch)
+        if known is None:
+            return []
+        now_ms = Manifests(versions.files).read(self.batch).batch_time_ms
+        contents = ProcessorContents(versions.files, source.operator, known, now_ms)
+        return list(contents.read(slots))
+
+
 # --- DataFrames -------------------------------------------------------------------------------
 
 _ANY = StringType()
@@ -327,6 +369,14 @@ def _changes_schema(key: DataType, state: DataType) -> StructType:
 
 def state_frame(spark: SparkSession, checkpoint: str, view: View, operator: str) -> DataFrame:
     """All keys of an operator at a version."""
+    known = view.operators[operator]
+    if known.meta.codec == VARIABLES:
+        key = key_schema(known.meta.key)
+        arrow = to_arrow_schema(key, timezone="UTC")
+        of_processor = _Source(checkpoint, operator, arrow, known.meta.history)
+        schema = _state_schema(key, variables_type(known.meta.history))
+        task = _VariablesTask(of_processor, view.batch)
+        return _slot_frame(spark, known).mapInArrow(task, schema)
     source, known = _source(checkpoint, view, operator)
     schema = _state_schema(*_types(source))
     return _slot_frame(spark, known).mapInArrow(_StateTask(source, view.batch), schema)

@@ -42,6 +42,11 @@ class Jvm:
             return self._new(found.fallbackFileFormat())
         return found if self._is(found, f"{_SOURCES}.FileFormat") else None
 
+    def interval_ms(self, every: str) -> int:
+        """The interval of a processing-time trigger, read as Spark reads it."""
+        trigger = self._jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(every)
+        return int(trigger.intervalMs())
+
     def exists(self, format: str) -> bool:
         return self._source(format) is not None
 

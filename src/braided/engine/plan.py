@@ -17,10 +17,21 @@ from pyspark.sql import functions as F
 from braided.control.table import RoutingTable
 from braided.engine.aggregate import AggregateStage
 from braided.engine.carry import read_carry, write_carry
-from braided.engine.flow import AggregateStep, Fed, Flow, Input, Keyed, Mapped, Node, United
+from braided.engine.flow import (
+    AggregateStep,
+    Fed,
+    Flow,
+    Input,
+    Keyed,
+    Mapped,
+    Node,
+    ProcessorStep,
+    United,
+)
 from braided.engine.inputs import Inputs
 from braided.engine.place import Place
-from braided.engine.route import order_columns, quoted
+from braided.engine.processor_stage import ProcessorStage
+from braided.engine.route import late_filter, order_columns, quoted
 from braided.engine.stage import Stage
 from braided.engine.task import BATCH_PROPERTY, BatchSpec
 from braided.engine.twosided import united_sides
@@ -75,6 +86,10 @@ class FlowPlan:
                 step = flow.step(node)
                 if isinstance(step, AggregateStep):
                     self.stages[node] = AggregateStage(step, metas[name], count, place, reports)
+                elif isinstance(step, ProcessorStep):
+                    self.stages[node] = ProcessorStage(
+                        step, metas[name], count, place, reports, False
+                    )
                 else:
                     self.stages[node] = Stage(step, metas[name], count, place, reports, divert)
                 self.order[node] = count + 1
@@ -254,10 +269,22 @@ class BatchFrames:
     def _punctual(self, node: Keyed, parent: Node) -> _Rows:
         """A parent's rows without those that are late."""
         rows = self._rows(parent)
-        late = parent.late if isinstance(parent, Input) else None
+        late = _late(parent)
         if late is None or not node.step.drops_late_rows or self._late_ms <= 0:
             return rows
         return _Rows(rows.df.filter(F.expr(late(self._late_ms))), rows.order, rows.admitted)
+
+
+def _late(node: Node) -> Callable[[int], str] | None:
+    """What keeps a node's rows that are not late; None if their time is not known."""
+    if isinstance(node, Input):
+        return node.late
+    if isinstance(node, Fed):
+        return _late(node.parent)
+    step = node.step if isinstance(node, Keyed) else None
+    if isinstance(step, ProcessorStep) and step.event_time:
+        return late_filter(quoted(step.event_time))
+    return None
 
 
 def _lengthened(rows: _Rows, order: int, last: int) -> DataFrame:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -26,10 +26,10 @@ from braided.engine.rows import RowFactory
 from braided.errors import OperatorDefinitionError
 from braided.state.keys import KeyCodec
 
-__all__ = ["PackedProgram", "Program"]
+__all__ = ["PackedProgram", "Program", "pack", "pickled"]
 
 _KEPT = 64
-_unpacked: OrderedDict[str, Program] = OrderedDict()
+_unpacked: OrderedDict[str, Any] = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -50,25 +50,13 @@ class Program:
 
     def pack(self) -> PackedProgram:
         """What travels; refused if the operator refers to something that can't."""
-        parts = (
-            self.name,
-            self.operator,
-            self.time_mode,
-            self.input.json(),
-            self.key.json(),
-            self.key_positions,
-            self.output.json(),
-            [side.json() for side in self.sides],
-        )
         try:
-            data, broadcasts = _pickle(parts)
+            return pack(self)
         except Exception as error:
             raise OperatorDefinitionError(
                 f"operator {self.name!r} can't be sent to the workers: {error}. It refers to "
                 "something that belongs to this process alone; open such things in onOpen"
             ) from error
-        digest = hashlib.blake2b(data, digest_size=16).hexdigest()
-        return PackedProgram(data, digest, broadcasts)
 
     @cached_property
     def rows(self) -> RowFactory:
@@ -103,29 +91,50 @@ class PackedProgram:
     digest: str
     broadcasts: tuple[Broadcast[Any], ...] = ()
 
-    def unpack(self) -> Program:
+    def unpack(self) -> Any:
+        """The program that was packed, made once per process."""
         program = _unpacked.get(self.digest)
         if program is None:
-            name, operator, time_mode, rows, key, positions, output, sides = cloudpickle.loads(
-                self.data
-            )
-            program = Program(
-                name=name,
-                operator=operator,
-                time_mode=time_mode,
-                input=_struct(rows),
-                key=_struct(key),
-                key_positions=positions,
-                output=_struct(output),
-                sides=tuple(map(_struct, sides)),
-            )
+            make, values = cloudpickle.loads(self.data)
+            program = make(**{name: _unwrapped(value) for name, value in values.items()})
             _unpacked[self.digest] = program
             if len(_unpacked) > _KEPT:
                 _unpacked.popitem(last=False)
         return program
 
 
-def _pickle(value: Any) -> tuple[bytes, tuple[Broadcast[Any], ...]]:
+def pack(program: Any, broadcasts: tuple[Broadcast[Any], ...] = ()) -> PackedProgram:
+    """A dataclass of a program; `broadcasts` are those that bytes in it refer to."""
+    values = {field.name: _wrapped(getattr(program, field.name)) for field in fields(program)}
+    data, met = pickled((type(program), values))
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    return PackedProgram(data, digest, (*broadcasts, *met))
+
+
+@dataclass(frozen=True)
+class _Schema:
+    """A schema as text: one that was pickled carries what was cached in it."""
+
+    text: str
+
+
+def _wrapped(value: Any) -> Any:
+    if isinstance(value, StructType):
+        return _Schema(value.json())
+    if isinstance(value, tuple) and value and all(isinstance(v, StructType) for v in value):
+        return tuple(map(_wrapped, value))
+    return value
+
+
+def _unwrapped(value: Any) -> Any:
+    if isinstance(value, _Schema):
+        return StructType.fromJson(json.loads(value.text))
+    if isinstance(value, tuple) and value and isinstance(value[0], _Schema):
+        return tuple(map(_unwrapped, value))
+    return value
+
+
+def pickled(value: Any) -> tuple[bytes, tuple[Broadcast[Any], ...]]:
     """The bytes of a value and the broadcast variables that were met on the way."""
     context = SparkContext._active_spark_context
     if context is None:
@@ -140,7 +149,3 @@ def _pickle(value: Any) -> tuple[bytes, tuple[Broadcast[Any], ...]]:
         met.clear()
         for broadcast in before:
             met.add(broadcast)
-
-
-def _struct(text: str) -> StructType:
-    return StructType.fromJson(json.loads(text))

@@ -49,6 +49,12 @@ class ProgressLog:
         while len(self._sections) > _KEPT:
             self._sections.popitem(last=False)
 
+    def amend(self, batch: int, name: str, content: dict[str, Any]) -> None:
+        """Adds to the section of a batch what became known after it."""
+        found = self._sections.get(batch)
+        if found is not None:
+            self._sections[batch] = {**found, name: content}
+
     def get(self, batch: int) -> dict[str, Any] | None:
         return self._sections.get(batch)
 

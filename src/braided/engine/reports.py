@@ -15,11 +15,13 @@ from braided.errors import ChannelMissingError, NondeterministicBatchError
 from braided.state.manifest import CarryFile, DeadFile
 from braided.state.runs import RunFile
 
-__all__ = ["ChannelReport", "ReportBox", "SlotReport"]
+__all__ = ["ChannelReport", "KeyRows", "ReportBox", "SlotReport"]
 
 
 class SlotReport(msgspec.Struct, frozen=True, array_like=True):
-    """One slot as a channel left it; `keys` and `bytes` are the change against the batch before."""
+    """One slot as a channel left it; `keys` and `bytes` are the change against the batch before,
+    `keys_held` and `bytes_held` what there is.
+    """
 
     slot: int
     rows: int
@@ -27,6 +29,16 @@ class SlotReport(msgspec.Struct, frozen=True, array_like=True):
     keys: int
     bytes: int
     due_ms: int | None
+    keys_held: int = 0
+    bytes_held: int = 0
+
+
+class KeyRows(msgspec.Struct, frozen=True, array_like=True):
+    """A key that had many of its channel's rows; `place` is slot and bits of its hash."""
+
+    key: bytes
+    place: int
+    rows: int
 
 
 class ChannelReport(msgspec.Struct, frozen=True):
@@ -52,6 +64,7 @@ class ChannelReport(msgspec.Struct, frozen=True):
     bytes_caught_up: int
     cache_errors: int
     dead: DeadFile | None = None
+    heavy: tuple[KeyRows, ...] = ()
 
     def result(self) -> tuple[str, ...]:
         """Equal for two attempts that did the same."""

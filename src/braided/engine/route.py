@@ -10,7 +10,7 @@ Everything here is a JVM expression; no Python touches a row on the way. Hidden 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.classic.column import _to_java_column, _to_seq
 from pyspark.sql.types import (
+    AtomicType,
     ByteType,
     DataType,
     DateType,
@@ -31,7 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from braided.control.table import RoutingTable
+from braided.control.table import Pin, RoutingTable
 from braided.errors import OptionError
 
 __all__ = [
@@ -41,7 +42,11 @@ __all__ = [
     "Keys",
     "Route",
     "admission",
+    "can_be_pinned",
+    "is_place_of",
+    "late_filter",
     "order_columns",
+    "pin_hashes",
     "quoted",
     "sequence",
 ]
@@ -98,6 +103,34 @@ def sequence(schema: StructType, order_by: str | None) -> list[str]:
     return [as_they_come]
 
 
+def pin_hashes(columns: Sequence[str]) -> tuple[str, str]:
+    """SQL for the two hashes that rows of a pinned key are known by: 128 bits, so that no other key
+    is ever taken for it.
+
+    Spark's hash passes over nulls, so that (null, 1) and (1, null) have the same one. The second
+    says where they are.
+    """
+    told = ", ".join(f"isnull({column}), {column}" for column in columns)
+    return f"xxhash64({', '.join(columns)})", f"xxhash64(bigint(7), {told})"
+
+
+def can_be_pinned(key_schema: StructType) -> bool:
+    """Whether the two hashes tell all keys apart: inside structs and arrays, nulls and lengths do
+    not show in them.
+    """
+    return all(isinstance(field.dataType, AtomicType) for field in key_schema.fields)
+
+
+def is_place_of(place: int, hash: int) -> bool:
+    """Whether the bits of a hash that a place has are those of this one."""
+    return place & ((1 << PLACE_SHIFT) - 1) == (hash & ((1 << 64) - 1)) >> (64 - PLACE_SHIFT)
+
+
+def _bigint(number: int) -> str:
+    # The lowest bigint has no literal of its own.
+    return f"bigint('{number}')"
+
+
 def admission(sequence_sql: Sequence[str]) -> list[str]:
     """SQL for the order columns of rows that are new: their age is 0, of carried ones it is below.
 
@@ -107,6 +140,19 @@ def admission(sequence_sql: Sequence[str]) -> list[str]:
     values = ["bigint(0)", *sequence_sql]
     names = order_columns(len(values))
     return [f"{value} AS {name}" for value, name in zip(values, names, strict=True)]
+
+
+def late_filter(time: str) -> Callable[[int], str]:
+    """SQL that keeps the rows that are not late, given the watermark in ms."""
+
+    def keep(watermark_ms: int) -> str:
+        # Inside an array, at a place that Spark does not see is constant, the watermark is not
+        # compiled into the generated code, which would then be compiled anew for every batch.
+        place = f"pmod(hash({time}), 1) + 1"
+        watermark = f"element_at(array(timestamp_millis({watermark_ms})), {place})"
+        return f"NOT coalesce({time} <= {watermark}, false)"
+
+    return keep
 
 
 @dataclass(frozen=True)
@@ -162,11 +208,10 @@ class Route:
         self._order = order_columns(order)
         self._sequences: _Sequences | None = None
         key_sql = ", ".join(keys.sql())
-        self._slot = f"int(pmod(xxhash64({key_sql}), {slots}))"
-        self._place = (
-            f"shiftleft(pmod(xxhash64({key_sql}), {slots}), {PLACE_SHIFT}) | "
-            f"shiftrightunsigned(xxhash64({key_sql}), {64 - PLACE_SHIFT}) AS {PLACE}"
-        )
+        self._columns = keys.sql()
+        self._key_sql = key_sql
+        self._by_hash = f"pmod(xxhash64({key_sql}), {slots})"
+        self._slot = f"int({self._by_hash})"
         self._table: RoutingTable | None = None
         self._channel: Column | None = None
 
@@ -185,7 +230,7 @@ class Route:
         """
         if self._hidden:
             frame = frame.select("*", *self._hidden)
-        placed = self.placed(frame, admitted)
+        placed = self.placed(frame, admitted, table.pins)
         slot = f"int(shiftright({PLACE}, {PLACE_SHIFT}))"
         routed = placed.repartitionById(table.channels, self._channel_of(table, slot))
         # The JVM's lists of these columns are made once: to make them takes a call per column.
@@ -195,9 +240,24 @@ class Route:
         arranged = routed._jdf.sortWithinPartitions(lists.by_age if aged else lists.by_sequence)
         return DataFrame(arranged if keep_order else arranged.drop(lists.order), frame.sparkSession)
 
-    def placed(self, frame: DataFrame, admitted: Sequence[str] = ()) -> DataFrame:
+    def placed(
+        self, frame: DataFrame, admitted: Sequence[str] = (), pins: Sequence[Pin] = ()
+    ) -> DataFrame:
         """The rows with the place of their key."""
-        return frame.selectExpr(*admitted, "*", self._place)
+        slot = self._by_hash
+        if pins:
+            hash_sql, check_sql = pin_hashes(self._columns)
+            cases = " ".join(
+                f"WHEN {hash_sql} = {_bigint(pin.hash)} AND {check_sql} = {_bigint(pin.check)} "
+                f"THEN bigint({pin.slot})"
+                for pin in pins
+            )
+            slot = f"CASE {cases} ELSE {slot} END"
+        place = (
+            f"shiftleft({slot}, {PLACE_SHIFT}) | "
+            f"shiftrightunsigned(xxhash64({self._key_sql}), {64 - PLACE_SHIFT}) AS {PLACE}"
+        )
+        return frame.selectExpr(*admitted, "*", place)
 
     def exchanged(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
         """One partition per channel, in no order and with no columns but the frame's own."""

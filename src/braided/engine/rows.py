@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 
 from braided.errors import UnsupportedError
 
-__all__ = ["RowFactory"]
+__all__ = ["RowFactory", "row_class"]
 
 
 class RowFactory:
@@ -49,7 +49,7 @@ class RowFactory:
                     "value in Spark; drop or cast it before the operator"
                 )
         self.schema = schema
-        self.row_class = _row_class(schema.names)
+        self.row_class = row_class(schema.names)
         self._make: Callable[[tuple[Any, ...]], Row] = partial(
             cast("Any", tuple.__new__), self.row_class
         )
@@ -72,7 +72,8 @@ class RowFactory:
                 gc.enable()
 
 
-def _row_class(names: list[str]) -> type[Row]:
+def row_class(names: list[str]) -> type[Row]:
+    """A class of Rows with these fields."""
     # The getters of namedtuples are the fastest access by name that Python has.
     stand_ins = [f"f{i}" for i in range(len(names))]
     getters: Any = namedtuple("getters", stand_ins)  # type: ignore[misc]

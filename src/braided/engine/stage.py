@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.util import PythonEvalType
 
 from braided.control.table import RoutingTable
-from braided.engine.flow import OperatorStep
+from braided.engine.flow import OperatorStep, ProcessorStep
 from braided.engine.place import Place
 from braided.engine.program import PackedProgram, Program
 from braided.engine.route import PLACE, Route, order_columns, quoted
@@ -31,16 +31,18 @@ __all__ = ["Stage"]
 class Stage:
     """One operator with all that does not change between batches."""
 
+    runs_processor = False
+
     def __init__(
         self,
-        step: OperatorStep,
+        step: OperatorStep | ProcessorStep,
         meta: OperatorMeta,
         order: int,
         place: Place,
         reports: Accumulator[list[bytes]],
         divert: bool,
     ) -> None:
-        self.step = step
+        self.step: OperatorStep | ProcessorStep = step
         self.meta = meta
         self.order = order
         """Order columns of its input; its output has one more."""
@@ -87,6 +89,7 @@ class Stage:
             order=self.order,
             keep_order=keep_order,
             divert=self._divert,
+            processor=self.runs_processor,
         )
         order = order_columns(self.order) if keep_order else []
         inputs = [*order, *map(quoted, names), *step.keys.hidden_names(), PLACE]
@@ -100,6 +103,7 @@ class Stage:
 
     def _pack(self) -> PackedProgram:
         step = self.step
+        assert isinstance(step, OperatorStep)
         program = Program(
             name=step.name,
             operator=step.operator,

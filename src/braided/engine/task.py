@@ -26,7 +26,8 @@ from pyspark.accumulators import Accumulator
 from braided import failpoints
 from braided.engine.carry import Cut
 from braided.engine.failure import operator_failure, to_text
-from braided.engine.program import PackedProgram, Program
+from braided.engine.heavy import HeavyKeys
+from braided.engine.program import PackedProgram
 from braided.engine.reports import ChannelReport, ReportBox, SlotReport
 from braided.engine.route import PLACE_SHIFT, TIMER_SEQUENCE, order_columns
 from braided.engine.runtime import OperatorRuntime
@@ -45,6 +46,7 @@ __all__ = [
     "BatchSpec",
     "ChannelRun",
     "ChannelTask",
+    "Rehousing",
     "TaskSpec",
     "import_task",
     "run_of",
@@ -63,6 +65,14 @@ BATCH_PROPERTY = "braided.batch"
 log = logging.getLogger("braided")
 
 
+class Rehousing(msgspec.Struct, frozen=True, array_like=True):
+    """A key that leaves a slot for another, with all it has there."""
+
+    key: bytes
+    donor: int
+    taker: int
+
+
 class BatchSpec(msgspec.Struct, frozen=True):
     """What is particular to one try of one batch. Travels as a local property of the job."""
 
@@ -77,6 +87,8 @@ class BatchSpec(msgspec.Struct, frozen=True):
     """Slots with a timer that is due, by operator and channel."""
     cut: int | None
     """Rows for each channel to process; the rest is carried."""
+    rehoused: dict[str, dict[int, list[Rehousing]]] = {}
+    """Keys that change slots, by operator and channel; the channel owns both slots."""
     initial: dict[str, tuple[RunFile, ...]] = {}
     """State that operators in their first batch start with."""
     failpoint: str = ""
@@ -107,6 +119,8 @@ class TaskSpec:
     """Whether they came along, and the output needs them."""
     divert: bool = False
     """Whether a row whose operator raises goes to the dead letters."""
+    processor: bool = False
+    """Whether the program is a StatefulProcessor's."""
 
 
 class ChannelTask:
@@ -143,30 +157,14 @@ class ChannelTask:
 class ChannelRun:
     """The task itself, which knows nothing of Spark: Arrow in, Arrow out, a report at the end."""
 
-    def __init__(self, spec: TaskSpec, program: Program, batch: BatchSpec, channel: int) -> None:
+    def __init__(self, spec: TaskSpec, program: Any, batch: BatchSpec, channel: int) -> None:
         self.spec = spec
         self.batch = batch
         self.channel = channel
-        self.program = program
-        self.runtime = OperatorRuntime(
-            self.program.operator,
-            batch.batch_time_ms,
-            batch.watermark_ms if batch.watermark_ms > 0 else None,
-            spec.meta.history,
-        )
+        self.program: Any = program
+        self.runtime: Any = self._runtime()
         self.files = Files(spec.root)
-        view = Manifests(self.files).view_at(batch.batch - 1, spec.flow)
-        known = view.operators.get(self.program.name)
-        if known is None:
-            runs = batch.initial.get(self.program.name, ())
-            known = OperatorView.empty(spec.meta).starting_with(runs)
-        self.state = ChannelState(
-            self.files,
-            Cache(host_directory(Path(spec.cache), spec.flow)) if spec.cache else None,
-            self.program.name,
-            known,
-            spec.limits,
-        )
+        self.state = self._open_state()
         self.attempt = f"{batch.batch}-{channel}-{uuid.uuid4().hex[:12]}"
         self.started_ns = self.slot_started_ns = perf_counter_ns()
         self.waited_ns = self.slot_waited_ns = 0
@@ -190,7 +188,29 @@ class ChannelRun:
         # measurements
         self.rows: dict[int, int] = {}
         self.busy_ns: dict[int, int] = {}
+        self.heavy = HeavyKeys()
         self.rows_in = self.rows_out = self.keys_touched = 0
+
+    def _open_state(self) -> ChannelState:
+        """The slots at the version before."""
+        spec, batch = self.spec, self.batch
+        view = Manifests(self.files).view_at(batch.batch - 1, spec.flow)
+        known = view.operators.get(self.program.name)
+        if known is None:
+            runs = batch.initial.get(self.program.name, ())
+            known = OperatorView.empty(spec.meta).starting_with(runs)
+        cache = Cache(host_directory(Path(spec.cache), spec.flow)) if spec.cache else None
+        return ChannelState(self.files, cache, self.program.name, known, spec.limits)
+
+    def _runtime(self) -> Any:
+        """What runs user code."""
+        batch = self.batch
+        return OperatorRuntime(
+            self.program.operator,
+            batch.batch_time_ms,
+            batch.watermark_ms if batch.watermark_ms > 0 else None,
+            self.spec.meta.history,
+        )
 
     # -- the way of the rows ---------------------------------------------------------------
 
@@ -209,6 +229,8 @@ class ChannelRun:
         # What a generator function returns needs no look.
         generator = inspect.isgeneratorfunction(self.call)
         self.checked = None if generator else self.runtime.rows_of
+        for move in self.batch.rehoused.get(program.name, {}).get(self.channel, ()):
+            self._rehouse(move)
         for chunk in self._timed(self.cut.through()):
             if chunk.num_rows:
                 self.rows_in += chunk.num_rows
@@ -247,6 +269,7 @@ class ChannelRun:
         begins = starts.tolist()
         ends = [*begins[1:], chunk.num_rows]
         keys = program.keys.encode_batch(heads)
+        self.heavy.add(keys, places, starts, chunk.num_rows)
         return zip(begins, ends, slots, keys, program.key_rows.rows_of(heads), strict=True)
 
     def _apply_rows(
@@ -278,7 +301,8 @@ class ChannelRun:
         """What the operator is called with; of two inputs, rows of either (see twosided.py)."""
         program = self.program
         if not program.sides:
-            return program.rows.rows(chunk.select(range(first, first + width)))
+            rows: list[Any] = program.rows.rows(chunk.select(range(first, first + width)))
+            return rows
         begin = first + 1 + len(program.key_positions)
         sides = []
         for factory in program.side_rows:
@@ -407,6 +431,23 @@ class ChannelRun:
             self.busy_ns[self.slot_number] = self.busy_ns.get(self.slot_number, 0) + spent
         self.slot_started_ns, self.slot_waited_ns = now, self.waited_ns
         self.slot_number = -1
+
+    def _rehouse(self, move: Rehousing) -> None:
+        """Before the first row: a key's record and timers go from one slot to another."""
+        self.state.prepare((move.donor, move.taker))
+        donor, taker = self.state.slot(move.donor), self.state.slot(move.taker)
+        suffix, _ = record_key(move.key)
+        record = donor.get(suffix)
+        if record is not None:
+            donor.delete(suffix)
+            taker.put(suffix, record)
+        for timer, value in list(donor.scan(b"t")):
+            if timer_parts(timer, value)[1] == move.key:
+                donor.delete(timer)
+                taker.put(timer, value)
+        # A timer that is due fires here, although the driver knows it in the other slot.
+        self.rows.setdefault(move.donor, 0)
+        self.rows.setdefault(move.taker, 0)
 
     # -- timers ----------------------------------------------------------------------------
 
@@ -544,6 +585,8 @@ class ChannelRun:
                 keys=slot.keys_added,
                 bytes=slot.bytes_added,
                 due_ms=slot.due_ms,
+                keys_held=slot.keys,
+                bytes_held=slot.bytes,
             )
             for slot in changes.slots
         )
@@ -567,11 +610,16 @@ class ChannelRun:
             rebuilt=changes.rebuilt,
             bytes_caught_up=changes.bytes_caught_up,
             cache_errors=changes.cache_errors,
+            heavy=self.heavy.found(self.rows_in),
         )
 
 
 def run_of(spec: TaskSpec) -> type[ChannelRun]:
-    """How a task runs: the plain way, or one that can take back what a hook did."""
+    """How a task runs: the plain way, a processor's, or one that can take back what a hook did."""
+    if spec.processor:
+        from braided.engine.processor_run import ProcessorRun
+
+        return ProcessorRun
     if not spec.divert:
         return ChannelRun
     from braided.engine.divert import DivertingRun  # which is made from what is here

@@ -36,6 +36,7 @@ __all__ = [
     "OperatorMeta",
     "OperatorPart",
     "OperatorView",
+    "PinnedKey",
     "Prepared",
     "View",
     "decode_table",
@@ -67,6 +68,15 @@ class OperatorMeta(msgspec.Struct, frozen=True):
         return (*self.earlier, self.state)
 
 
+class PinnedKey(msgspec.Struct, frozen=True, array_like=True):
+    """A key that is not in the slot of its hash, and the two hashes that its rows are known by."""
+
+    key: bytes
+    hash: int
+    check: int
+    slot: int
+
+
 class OperatorPart(msgspec.Struct, frozen=True):
     """What a batch made true of one operator."""
 
@@ -79,6 +89,7 @@ class OperatorPart(msgspec.Struct, frozen=True):
     due: dict[int, int | None] = {}
     keys: int = 0
     bytes: int = 0
+    pins: tuple[PinnedKey, ...] | None = None  # None in a delta: as before
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -137,7 +148,18 @@ class Link(NamedTuple):
 class OperatorView:
     """An operator at a batch. Immutable."""
 
-    __slots__ = ("_links", "_order", "bytes", "channels", "due", "epoch", "keys", "meta", "table")
+    __slots__ = (
+        "_links",
+        "_order",
+        "bytes",
+        "channels",
+        "due",
+        "epoch",
+        "keys",
+        "meta",
+        "pins",
+        "table",
+    )
 
     def __init__(
         self,
@@ -150,7 +172,9 @@ class OperatorView:
         due: dict[int, int],
         keys: int,
         bytes: int,
+        pins: tuple[PinnedKey, ...] = (),
     ) -> None:
+        self.pins = pins
         self.meta = meta
         self.channels = channels
         self.table = table
@@ -230,8 +254,9 @@ class OperatorView:
                 due[slot] = ms
         meta = part.meta or self.meta
         table = self.table if part.table is None else decode_table(part.table, meta.slots)
+        pins = self.pins if part.pins is None else part.pins
         return OperatorView(
-            meta, part.channels, table, part.epoch, links, order, due, part.keys, part.bytes
+            meta, part.channels, table, part.epoch, links, order, due, part.keys, part.bytes, pins
         )
 
 
@@ -303,6 +328,7 @@ def to_full(view: View, delta: Manifest) -> Manifest:
             due=dict(after.due),
             keys=after.keys,
             bytes=after.bytes,
+            pins=after.pins,
         )
     dead = (*view.dead, *delta.dead)
     return msgspec.structs.replace(delta, full=True, operators=operators, dead=dead)
@@ -362,6 +388,8 @@ def _run_problems(
     found = []
     if not 0 <= part.new <= len(part.runs):
         found.append(f"operator {name} has {part.new} new runs of {len(part.runs)}")
+    if any(not 0 <= pin.slot < meta.slots for pin in part.pins or ()):
+        found.append(f"operator {name} has a key pinned to a slot that is not there")
     if any(not 0 <= slot < meta.slots for slot in part.due):
         found.append(f"operator {name} has a timer in a slot that is not there")
     for run in runs:

@@ -16,9 +16,9 @@ import lmdb
 
 from braided.state.changes import Changes, changes_of
 from braided.state.opening import Opened
-from braided.state.slotcache import after
+from braided.state.slotcache import EMPTY, MemoryImage, after
 
-__all__ = ["SUFFIX_BYTES_MAX", "SlotState"]
+__all__ = ["SUFFIX_BYTES_MAX", "SlotState", "empty_slot"]
 
 SUFFIX_BYTES_MAX = 480
 
@@ -87,6 +87,14 @@ class SlotState:
         own = [(suffix, self._new[suffix]) for suffix in order[low:high]]
         return _merge(self._stored(start, end), own)
 
+    def scan_over(self, prefix: bytes, own: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """What `scan` gives, for one who knows which suffixes the task has written there.
+
+        To find them out costs a sort of all that the task has written, too much to do per key.
+        """
+        start, end = self.address + prefix, after(self.address + prefix)
+        return _merge(self._stored(start, end), [(suffix, self._new[suffix]) for suffix in own])
+
     def first(self, prefix: bytes) -> bytes | None:
         """The lowest suffix that starts with a prefix."""
         for suffix, _ in self.scan(prefix):
@@ -107,6 +115,10 @@ class SlotState:
         values = list(map(self._new.__getitem__, suffixes))
         changes = changes_of(suffixes, values, list(map(self._old.__getitem__, suffixes)))
         return changes if changes.suffixes else None
+
+    def items(self) -> dict[bytes, bytes]:
+        """All that a slot that was opened empty holds now."""
+        return {place: value for place, value in self._new.items() if value is not None}
 
     def contents(self) -> tuple[list[bytes], list[bytes]]:
         """The slot as it was opened."""
@@ -147,6 +159,11 @@ class SlotState:
         except lmdb.Error:
             self._use(self._reopen())
             yield from self._image.scan(start, end)
+
+
+def empty_slot() -> SlotState:
+    """A slot with nothing in it and nowhere to go."""
+    return SlotState(bytes(4), Opened(EMPTY, MemoryImage({})), _closed)
 
 
 def _closed() -> Opened:

@@ -1,0 +1,213 @@
+"""Rows per second with skewed keys: native and static hashing against the default, and the bound.
+
+16 channels, a millisecond of waiting a row (`bench/waiting.py`), 10,000 keys whose frequencies
+follow a zipf law and are dealt out anew ω times a minute, where a batch stands for as long as 16
+channels need for it when nobody waits for anybody. All sides do the same work on the same
+rows. No assignment is done before max(rows/16, rows of the hottest key) milliseconds: the bound.
+
+`bound_ratio` is the median, from the second batch after each shuffle on, of the busiest channel's
+busy time over the bound; `wall_ratio` is the same for the whole batch, with all that it does
+besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import braided
+from braided.bench.session import TOTALS, Arena, Inputs, Progress, Query, arena, median, run_all
+from braided.bench.totals import last_per_key, need_native, published, same_rows
+from braided.bench.waiting import ROW_S, NativeWaitingTotals, WaitingTotals, ZipfKeys
+
+__all__ = ["Case", "Size", "measure", "run"]
+
+CHANNELS = 16
+KEYS = 10_000
+_NAME = "totals"
+
+
+@dataclass(frozen=True)
+class Size:
+    """Rows a batch, batches that each side is measured with, and those before that are not."""
+
+    rows: int
+    braided: int
+    static: int
+    native: int
+    warm: int = 2
+    warm_braided: int = 5  # the controller begins with the fourth batch
+    keys: int = KEYS
+    channels: int = CHANNELS
+
+    @property
+    def batch_s(self) -> float:
+        """What a batch stands for."""
+        return self.rows * ROW_S / self.channels
+
+
+@dataclass(frozen=True)
+class Case:
+    skew: float
+    shuffles_per_minute: int
+
+
+_FULL = [Case(skew, omega) for skew in (0.5, 0.8, 1.0) for omega in (0, 2, 16)]
+_QUICK = [Case(0.8, 16)]
+
+
+@dataclass(frozen=True)
+class _Input:
+    """The rows, and of each batch the bound, and whether it is the first after a shuffle."""
+
+    inputs: Inputs
+    bound_s: Sequence[float]
+    is_first: Sequence[bool]
+
+
+def run(quick: bool, progress: Progress) -> dict[str, Any]:
+    need_native()
+    # To start a worker for each channel takes longer than a short run.
+    few = Size(4_000, braided=8, static=3, native=1, channels=CHANNELS // 2)
+    size = few if quick else Size(16_000, braided=36, static=12, native=6)
+    conf = {"spark.sql.shuffle.partitions": str(size.channels)}
+    with arena("skew", conf, cores=size.channels) as place:
+        cases = [measure(place, case, size, progress) for case in (_QUICK if quick else _FULL)]
+    return {"channels": size.channels, "keys": KEYS, "row_ms": 1, "cases": cases, "quick": quick}
+
+
+def measure(place: Arena, case: Case, size: Size, progress: Progress) -> dict[str, Any]:
+    """All sides of one case."""
+    made = _input(place, case, size)
+    sides: dict[str, tuple[int, int, Callable[[Inputs, str, str], Query]]] = {
+        "static": (
+            size.static,
+            size.warm,
+            lambda rows, at, out: _braided(
+                place, rows, at, out, size, {"braided.balance": "static"}
+            ),
+        ),
+        "braided": (
+            size.braided,
+            size.warm_braided,
+            lambda rows, at, out: _braided(place, rows, at, out, size, {}),
+        ),
+        # The last, so that the workers of the others are not taken for idle ones meanwhile.
+        "native": (size.native, size.warm, lambda rows, at, out: _native(place, rows, at, out)),
+    }
+    seen: dict[str, list[Any]] = {}
+    frames = []
+    compared = min(count + warm for count, warm, _ in sides.values())
+    for name, (count, warm, start) in sides.items():
+        files = Inputs(place.work / f"in-{case.skew}-{case.shuffles_per_minute}-{name}")
+        files.show(made.inputs.files[: warm + count])
+        path = place.fresh(f"out-{name}")
+        batches = run_all(start(files, place.fresh("checkpoint"), path))
+        frames.append(last_per_key(published(place.spark, path, compared)))
+        seen[name] = batches[warm:]
+        progress(
+            f"zipf {case.skew}, ω {case.shuffles_per_minute}: {name:<8}"
+            f"{_rows_per_s(seen[name]):>8,.0f} rows/s"
+        )
+    first = Inputs(place.work / f"in-{case.skew}-{case.shuffles_per_minute}-compared")
+    first.show(made.inputs.files[:compared])
+    identical = same_rows([first.totals(place.spark), *frames])
+    return {**_figures(case, size, made, seen), "identical": identical}
+
+
+def _figures(case: Case, size: Size, made: _Input, seen: dict[str, list[Any]]) -> dict[str, Any]:
+    rates = {name: _rows_per_s(batches) for name, batches in seen.items()}
+    walls_ms = {name: [_wall_ms(b) for b in batches] for name, batches in seen.items()}
+    ratios = {
+        name: _bound_ratio(made, size.warm if name == "static" else size.warm_braided, seen[name])
+        for name in ("static", "braided")
+    }
+    bounds_ms = [1000 * s for s in made.bound_s[size.warm_braided :]]
+    walls = [wall / bound for wall, bound in zip(walls_ms["braided"], bounds_ms, strict=False)]
+    return {
+        "skew": case.skew,
+        "shuffles_per_minute": case.shuffles_per_minute,
+        "native_rows_per_s": round(rates["native"]),
+        "static_rows_per_s": round(rates["static"]),
+        "braided_rows_per_s": round(rates["braided"]),
+        "bound_rows_per_s": round(1000 * size.rows / median(bounds_ms)),
+        "bound_ratio": round(ratios["braided"], 3),
+        "static_bound_ratio": round(ratios["static"], 3),
+        "wall_ratio": round(median(walls), 3),
+        "p99_ms": round(_p99(walls_ms["braided"])),
+        "static_p99_ms": round(_p99(walls_ms["static"])),
+        "native_p99_ms": round(_p99(walls_ms["native"])),
+        "over_static": round(rates["braided"] / rates["static"], 2),
+        "over_native": round(rates["braided"] / rates["native"], 2),
+        "moved_slots": sum(_operator(batch)["moves"] for batch in seen["braided"]),
+    }
+
+
+def _bound_ratio(made: _Input, warm: int, batches: Sequence[Any]) -> float:
+    """The busiest channel's busy time over the bound, where the keys were known."""
+    ratios = [
+        max(_operator(batch)["busyMs"]) / 1000 / made.bound_s[number]
+        for number, batch in enumerate(batches, warm)
+        if not made.is_first[number]
+    ]
+    return median(ratios)
+
+
+def _input(place: Arena, case: Case, size: Size) -> _Input:
+    inputs = Inputs(place.work / f"in-{case.skew}-{case.shuffles_per_minute}")
+    keys = ZipfKeys(size.keys, case.skew, seed=11)
+    every_s = 60 / case.shuffles_per_minute if case.shuffles_per_minute else float("inf")
+    # The first one in the middle of an interval, but not before anybody is measured.
+    due_s = size.warm_braided * size.batch_s + min(every_s / 2, 8 * size.batch_s)
+    if not case.shuffles_per_minute:
+        due_s = float("inf")
+    bounds, firsts = [], []
+    for number in range(size.warm_braided + size.braided):
+        is_first = number * size.batch_s >= due_s
+        if is_first:
+            keys.shuffle()
+            due_s += every_s
+        drawn = keys.draw(size.rows)
+        hottest = int(np.bincount(drawn).max())
+        inputs.add(drawn)
+        bounds.append(ROW_S * max(size.rows / size.channels, hottest))
+        firsts.append(is_first)
+    return _Input(inputs, bounds, firsts)
+
+
+def _native(place: Arena, inputs: Inputs, checkpoint: str, path: str) -> Query:
+    rows = inputs.stream(place.spark)
+    totals = rows.groupBy("k").transformWithState(NativeWaitingTotals(), TOTALS, "Append", "None")
+    writer = totals.writeStream.format("parquet").option("checkpointLocation", checkpoint)
+    query: Query = writer.start(path)
+    return query
+
+
+def _braided(
+    place: Arena, inputs: Inputs, checkpoint: str, path: str, size: Size, options: dict[str, Any]
+) -> Query:
+    rows = braided.stream(inputs.stream(place.spark)).groupBy("k")
+    totals = rows.apply(WaitingTotals, TOTALS).name(_NAME)
+    writer = totals.writeStream.format("parquet").option("checkpointLocation", checkpoint)
+    query: Query = writer.option("braided.channels", size.channels).options(**options).start(path)
+    return query
+
+
+def _operator(batch: Any) -> Any:
+    return batch["braided"]["operators"][_NAME]
+
+
+def _rows_per_s(batches: Sequence[Any]) -> float:
+    rows = sum(batch["numInputRows"] for batch in batches)
+    return float(1000 * rows / sum(map(_wall_ms, batches)))
+
+
+def _wall_ms(batch: Any) -> float:
+    return float(batch["durationMs"]["triggerExecution"])
+
+
+def _p99(values: Sequence[float]) -> float:
+    return float(np.quantile(values, 0.99))

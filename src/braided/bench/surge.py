@@ -1,0 +1,236 @@
+"""Latency and cost when the arrival rate rises fourfold and falls again: elastic against fixed.
+
+Rows arrive at a steady rate, four times as fast for a while, and steadily again, a file every tenth
+of a second, whether or not anybody keeps up. The clock starts when a query has had its first
+batches, which are like no others. A row costs a millisecond of waiting. Its latency runs from its
+arrival to the moment its batch has been handed to the sink. Three runs over the same
+schedule: with few channels, with many, and with `braided.channels.max`, which makes the
+number follow the load. Channel-seconds are the channels of each batch times the time until the next
+one begins. The ideal has few channels before and after the surge and many during it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+import braided
+from braided.api.operator import Operator
+from braided.bench.session import INPUT, Arena, Progress, arena, with_data
+from braided.bench.waiting import wait
+
+__all__ = ["Size", "measure", "run"]
+
+_NAME = "work"
+_FILE_S = 0.1
+_TIMES = 4
+_FIRST_BATCHES = 5
+
+
+class Work(Operator):
+    """A row out for each row in, with its time of arrival, after `ROW_S` of waiting."""
+
+    n: int = 0
+
+    def onOpen(self) -> list[float]:
+        return [time.perf_counter()]
+
+    def onBatch(self, rows: pa.Table) -> Any:
+        self.n += rows.num_rows
+        self.opened[0] = wait(self.opened[0], rows.num_rows)
+        for arrived in rows["v"].to_pylist():
+            yield self.key.k, arrived
+
+
+@dataclass(frozen=True)
+class Size:
+    """Rows per second at first, and seconds before, of, and after the surge."""
+
+    rows_per_s: int
+    before_s: float
+    surge_s: float
+    after_s: float
+    interval_s: float = 1.0
+    few: int = 2
+    many: int = 8
+    most: int = 16
+    keys: int = 500
+
+    def rate(self, at_s: float) -> int:
+        is_surge = self.before_s <= at_s < self.before_s + self.surge_s
+        return self.rows_per_s * (_TIMES if is_surge else 1)
+
+    @property
+    def all_s(self) -> float:
+        return self.before_s + self.surge_s + self.after_s
+
+    @property
+    def ideal_channel_s(self) -> float:
+        return self.few * (self.before_s + self.after_s) + self.many * self.surge_s
+
+
+@dataclass
+class _Seen:
+    """What a run showed."""
+
+    latencies_s: list[Any] = field(default_factory=list)
+    rows: int = 0
+    begun_s: float | None = None
+    batches: list[Any] = field(default_factory=list)
+
+    def take(self, df: DataFrame, batch: int) -> None:
+        arrived = df.select("v").toArrow()["v"].to_numpy()
+        if self.begun_s is None:
+            return
+        arrived = arrived[arrived > self.begun_s]
+        self.rows += len(arrived)
+        self.latencies_s.append(time.time() - arrived)
+
+
+def run(quick: bool, progress: Progress) -> dict[str, Any]:
+    # To start a worker for each channel takes longer than a short run.
+    short = Size(500, before_s=3, surge_s=6, after_s=6, few=1, many=4, most=8)
+    size = short if quick else Size(1_000, before_s=15, surge_s=20, after_s=25)
+    with arena("surge", cores=size.most) as place:
+        _run(place, Size(500, 2, 1, 0, most=size.most), size.most, {})  # nobody looks at it
+        progress("warm")
+        return {**measure(place, size, progress), "quick": quick}
+
+
+def measure(place: Arena, size: Size, progress: Progress) -> dict[str, Any]:
+    """The three runs."""
+    elastic = {"braided.channels.max": size.most}
+    sides = {"many": (size.many, {}), "elastic": (size.few, elastic), "few": (size.few, {})}
+    found: dict[str, _Seen] = {}
+    for name, (channels, options) in sides.items():
+        seen = found[name] = _run(place, size, channels, options)
+        progress(
+            f"{name:<8} p99 {_p99_s(seen):5.2f} s, {_channel_s(seen, size):6.1f} channel-seconds, "
+            f"channels {_channels(seen)}"
+        )
+    expected = _scheduled(size)
+    many, own, few = (found[name] for name in ("many", "elastic", "few"))
+    cost = _channel_s(own, size)
+    return {
+        "rows": expected,
+        "no_row_lost": all(seen.rows == expected for seen in found.values()),
+        "few_channels": size.few,
+        "many_channels": size.many,
+        "few_p99_s": round(_p99_s(few), 3),
+        "many_p99_s": round(_p99_s(many), 3),
+        "elastic_p99_s": round(_p99_s(own), 3),
+        "latency_ratio": round(_p99_s(own) / _p99_s(many), 2),
+        "few_channel_s": round(_channel_s(few, size), 1),
+        "many_channel_s": round(_channel_s(many, size), 1),
+        "elastic_channel_s": round(cost, 1),
+        "ideal_channel_s": round(size.ideal_channel_s, 1),
+        "cost_ratio": round(cost / size.ideal_channel_s, 2),
+        "batches_to_follow": _batches_to_follow(own, size),
+        "channels": _channels(own),
+    }
+
+
+def _run(place: Arena, size: Size, channels: int, options: dict[str, Any]) -> _Seen:
+    directory = Path(place.fresh("in-surge"))
+    directory.mkdir(parents=True)
+    seen = _Seen()
+    rows = place.spark.readStream.schema(INPUT).parquet(str(directory))
+    work = braided.stream(rows).groupBy("k").apply(Work, INPUT).name(_NAME)
+    query = (
+        work.writeStream.foreachBatch(seen.take)
+        .option("checkpointLocation", place.fresh("checkpoint"))
+        .option("braided.channels", channels)
+        .options(**options)
+        .trigger(processingTime=f"{size.interval_s} seconds")
+        .start()
+    )
+    try:
+        feeder = threading.Thread(target=_feed, args=(directory, size, seen, query), daemon=True)
+        feeder.start()
+        feeder.join()
+        query.processAllAvailable()
+        seen.batches = _counted(seen, with_data(query.recentProgress))
+    finally:
+        query.stop()
+    return seen
+
+
+def _feed(directory: Path, size: Size, seen: _Seen, query: braided.ElasticQuery) -> None:
+    """Rows arrive as the schedule says, whatever becomes of them."""
+    chance = np.random.default_rng(3)
+    start_s, number = time.time(), 0
+    while seen.begun_s is None or number < round(size.all_s / _FILE_S):
+        due_s = start_s + (number + 1) * _FILE_S
+        at_s = 0.0 if seen.begun_s is None else number * _FILE_S
+        count = round(size.rate(at_s) * _FILE_S)
+        time.sleep(max(0.0, due_s - time.time()))
+        table = pa.table({"k": chance.integers(0, size.keys, count), "v": np.full(count, due_s)})
+        hidden = directory / f".{due_s:.3f}.parquet"
+        pq.write_table(table, hidden)
+        hidden.rename(directory / f"{due_s:.3f}.parquet")
+        number += 1
+        if seen.begun_s is None and len(query.recentProgress) >= _FIRST_BATCHES:
+            start_s, number, seen.begun_s = due_s, 0, due_s
+
+
+def _counted(seen: _Seen, batches: list[Any]) -> list[Any]:
+    """The batches from the one on that ran when the clock started."""
+    begun_s = seen.begun_s or 0.0
+    before = [n for n, batch in enumerate(batches) if _time_s(batch["timestamp"]) <= begun_s]
+    return batches[before[-1] if before else 0 :]
+
+
+def _scheduled(size: Size) -> int:
+    files = range(round(size.all_s / _FILE_S))
+    return sum(round(size.rate(number * _FILE_S) * _FILE_S) for number in files)
+
+
+def _p99_s(seen: _Seen) -> float:
+    return float(np.quantile(np.concatenate(seen.latencies_s), 0.99))
+
+
+def _channels(seen: _Seen) -> list[int]:
+    return [_operator(batch)["channels"] for batch in seen.batches]
+
+
+def _starts_s(seen: _Seen) -> list[float]:
+    """When each batch began, from the first arrival on."""
+    return [_time_s(batch["timestamp"]) - (seen.begun_s or 0.0) for batch in seen.batches]
+
+
+def _channel_s(seen: _Seen, size: Size) -> float:
+    """Channels of each batch times the time until the next, over the schedule and what it took."""
+    starts = _starts_s(seen)
+    last = seen.batches[-1]["durationMs"]["triggerExecution"] / 1000
+    ends = [*starts[1:], max(size.all_s, starts[-1] + last)]
+    begins = [0.0, *starts[1:]]
+    held = zip(_channels(seen), begins, ends, strict=True)
+    return float(sum(count * max(0.0, end - begin) for count, begin, end in held))
+
+
+def _batches_to_follow(seen: _Seen, size: Size) -> int | None:
+    """How many batches after the first one with surging rows have as many channels as needed."""
+    starts, channels = _starts_s(seen), _channels(seen)
+    first = next((n for n, at_s in enumerate(starts) if at_s > size.before_s + _FILE_S), None)
+    if first is None:
+        return None
+    for number, count in enumerate(channels[first:]):
+        if count >= size.many:
+            return number
+    return None
+
+
+def _operator(batch: Any) -> Any:
+    return batch["braided"]["operators"][_NAME]
+
+
+def _time_s(timestamp: str) -> float:
+    return float(np.datetime64(timestamp.rstrip("Z")).astype("datetime64[ms]").astype(int)) / 1000

@@ -1,0 +1,130 @@
+"""Policies under guard: one that raises, or gives back what can't be, harms nobody.
+
+The answers of a policy go into the routing of a running query, so they are looked at. A policy
+that fails is not asked again for 10 batches, then 20, 40 and so on; what happens meanwhile is what
+would happen without it: channels stay, slots stay, and where channels were asked for by
+another policy, the fewest slots move.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from numbers import Integral
+from typing import Any
+
+from braided.control.events import Failed
+from braided.control.measurement import FlowView, OperatorView
+from braided.control.policy import BalancePolicy, Limits, Memory, ScalePolicy, Wish
+from braided.control.rescale import rescale
+from braided.control.table import RoutingTable
+
+__all__ = ["Guard", "GuardedBalance", "GuardedScale"]
+
+_HOLD_BATCHES = 10
+_HOLD_DOUBLINGS = 4
+
+
+@dataclass
+class Guard:
+    """What the policies of one query have done wrong, and until when each is held back."""
+
+    batch: int = 0
+    failures: list[Failed] = field(default_factory=list)
+    _held: dict[str, tuple[int, int]] = field(default_factory=dict)  # until when, how often
+
+    def is_held(self, policy: str) -> bool:
+        return self.batch <= self._held.get(policy, (-1, 0))[0]
+
+    def failed(self, policy: str, error: Exception) -> None:
+        _, times = self._held.get(policy, (-1, 0))
+        until = self.batch + _HOLD_BATCHES * 2 ** min(times, _HOLD_DOUBLINGS)
+        self._held[policy] = (until, times + 1)
+        said = f"{type(error).__name__}: {error}"
+        self.failures.append(Failed(self.batch, policy, said, until))
+
+    def take(self) -> tuple[Failed, ...]:
+        """The failures since the last call."""
+        found, self.failures = tuple(self.failures), []
+        return found
+
+    def tried(self, policy: str, ask: Callable[[], Any]) -> Any:
+        """An answer, or None from a policy that fails or is held back."""
+        if self.is_held(policy):
+            return None
+        try:
+            return ask()
+        except Exception as error:  # whatever it is, it is not the query's
+            self.failed(policy, error)
+            return None
+
+
+@dataclass(frozen=True)
+class GuardedScale:
+    """A scale policy whose wishes are looked at."""
+
+    policy: ScalePolicy
+    guard: Guard
+    name: str
+
+    def scale(
+        self, flow: FlowView, limits: Limits, memory: Memory
+    ) -> tuple[Mapping[str, Wish], Memory]:
+        self.guard.batch = flow.batch
+
+        def ask() -> tuple[Mapping[str, Wish], Memory]:
+            wishes, kept = self.policy.scale(flow, limits, memory)
+            checked = {name: _checked_wish(flow, name, wish) for name, wish in wishes.items()}
+            if not isinstance(kept, dict):
+                raise TypeError(f"the memory is a dict, not {type(kept).__name__}")
+            json.dumps(kept)  # or what it is kept in could not be written
+            return checked, kept
+
+        answer: tuple[Mapping[str, Wish], Memory] | None = self.guard.tried(self.name, ask)
+        return ({}, memory) if answer is None else answer
+
+
+@dataclass(frozen=True)
+class GuardedBalance:
+    """A balance policy whose tables are looked at."""
+
+    policy: BalancePolicy
+    guard: Guard
+    name: str
+
+    @property
+    def weighed(self) -> bool:
+        return bool(getattr(self.policy, "weighed", True))
+
+    def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
+        def ask() -> RoutingTable:
+            table = self.policy.balance(operator, channels)
+            _check_table(operator, channels, table)
+            return table
+
+        table: RoutingTable | None = self.guard.tried(self.name, ask)
+        return rescale(operator.table, channels, operator.load) if table is None else table
+
+
+def _checked_wish(flow: FlowView, name: str, wish: Any) -> Wish:
+    if name not in flow.operators:
+        raise ValueError(f"a wish for {name!r}; there are {', '.join(flow.operators)}")
+    if not isinstance(wish, Wish):
+        raise TypeError(f"a wish is a Wish, not {type(wish).__name__}")
+    channels: Any = wish.channels
+    if isinstance(channels, bool) or not isinstance(channels, Integral) or channels < 1:
+        raise ValueError(f"a wish for {channels!r} channels")
+    return replace(wish, channels=int(channels), reason=str(wish.reason))
+
+
+def _check_table(operator: OperatorView, channels: int, table: Any) -> None:
+    before = operator.table
+    if not isinstance(table, RoutingTable):
+        raise TypeError(f"a table is a RoutingTable, not {type(table).__name__}")
+    if table.slots.size != before.slots.size:
+        raise ValueError(f"a table of {table.slots.size} slots for {before.slots.size}")
+    if table.channels != channels:
+        raise ValueError(f"a table for {table.channels} channels where {channels} were asked for")
+    if table is not before and (table.epoch != before.epoch + 1 or table.pins != before.pins):
+        raise ValueError("a table that is not the next one: make it with operator.table.next(...)")

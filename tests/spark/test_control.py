@@ -1,0 +1,241 @@
+"""The controller on a running query: what it sees, what it decides, and that it harms nobody.
+
+Work is waiting, so that how long it takes does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+import braided
+from braided.cli import main
+from braided.control.events import Decided, Event, Failed, Judged, Measured, Planned, read
+from braided.control.table import RoutingTable
+from braided.engine.pinning import key_hashes
+from braided.engine.route import can_be_pinned, pin_hashes
+from braided.state.keys import KeyCodec
+from stream_harness import Feed, Lab, manifests_of
+from stream_operators import Waits
+
+ROWS_PER_KEY = 12
+
+
+def keys_of_slots(lab: Lab, slots: set[int], count: int) -> list[int]:
+    """Keys that hash to some of 16 slots, by the rule of the design."""
+    slot = F.expr("pmod(xxhash64(int(id)), 16)")
+    rows = lab.spark.range(1000).select("id", slot.alias("slot")).collect()
+    found = [row.id for row in rows if row.slot in slots]
+    assert len(found) >= count
+    return found[:count]
+
+
+def step(lab: Lab, feed: Feed, query: braided.ElasticQuery, keys: list[int]) -> None:
+    """One batch, and the controller's thoughts about it."""
+    feed.add([(key,) for key in keys for _ in range(ROWS_PER_KEY)])
+    query.processAllAvailable()
+    assert query._engine._steering.settled(30)
+
+
+def events_of(lab: Lab) -> list[Event]:
+    with open(lab.checkpoint / "braided/events.jsonl", "rb") as lines:
+        return list(read(lines))
+
+
+def is_exact(lab: Lab, flow: braided.Stream, keys: list[int], batches: int) -> None:
+    rows = batches * ROWS_PER_KEY
+    assert lab.state(flow) == {(key,): {"rows": rows} for key in keys}
+    expected = sorted((key, n) for key in keys for n in range(1, rows + 1))
+    assert sorted(lab.rows()) == expected
+
+
+def test_slots_leave_the_busy_channel_and_channels_stay_as_asked(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    feed = lab.feed("k int")
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Waits, "k int, n int")
+    keys = keys_of_slots(lab, {0, 2, 4, 6}, 8)  # all on channel 0 of 2
+    with lab.running(flow, channels=2, slots=16) as query:
+        for _ in range(5):
+            step(lab, feed, query, keys)
+        table = query.routing()["Waits"]
+        last = query.lastProgress
+    assert (table.channels, table.epoch) == (2, 1)
+    assert {int(table.slots[slot]) for slot in (0, 2, 4, 6)} == {0, 1}
+    is_exact(lab, flow, keys, 5)
+
+    assert last is not None
+    section = last["braided"]["control"]
+    json.dumps(section)
+    assert (section["scale"], section["balance"]) == ("off", "elasticutor")
+    decision = section["lastDecision"]
+    assert (decision["kind"], decision["operator"], decision["channels"]) == ("balance", "Waits", 2)
+    assert "times the average" in decision["reason"]
+    assert section["operators"]["Waits"]["boundShare"] == 0.5
+
+    events = events_of(lab)
+    measured = [event for event in events if isinstance(event, Measured)]
+    # The first batch of a process says nothing: nobody knows how long its input was collected.
+    assert [event.batch for event in measured] == [1, 2, 3, 4]
+    assert all(event.rows == len(keys) * ROWS_PER_KEY for event in measured)
+    assert all(0 < event.true_rate < 200 for event in measured)
+    (decided,) = [event for event in events if isinstance(event, Decided)]
+    (planned,) = [event for event in events if isinstance(event, Planned)]
+    assert planned.decisions == (decided.decision,) and not planned.dropped
+    assert decided.expected is not None and decided.before is not None
+    assert decided.expected < decided.before
+    (judged,) = [event for event in events if isinstance(event, Judged)]
+    assert (judged.decision, judged.verdict) == (decided.decision, "effective")
+
+    log = str(lab.checkpoint / "braided/events.jsonl")
+    capsys.readouterr()
+    assert main(["replay", log, "--policy", "saso", "--policy", "autoflow", "--json"]) == 0
+    replayed = json.loads(capsys.readouterr().out)
+    assert replayed["recorded"]["batches"] == 4
+    assert replayed["recorded"]["moved_slots"] == planned.moved_slots
+
+
+def test_channels_follow_the_work_within_their_bounds_and_a_restart_remembers(lab: Lab) -> None:
+    feed = lab.feed("k int")
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Waits, "k int, n int")
+    keys = keys_of_slots(lab, set(range(16)), 24)  # more than a second of work
+    options: dict[str, Any] = {"slots": 16, "channels.max": 3}
+    with lab.running(flow, channels=1, **options) as query:
+        for _ in range(5):
+            step(lab, feed, query, keys)
+        table = query.routing()["Waits"]
+        memory = query._engine._steering.memory
+    assert 1 < table.channels <= 3
+    is_exact(lab, flow, keys, 5)
+    assert any(e.kind == "scale-up" for e in events_of(lab) if isinstance(e, Decided))
+    assert memory is not None
+    # That of the batch before, which was known when the last one was committed.
+    kept = json.loads(manifests_of(lab.checkpoint)[4].extra["control"])
+    assert kept["scale"] == "ds2" and kept["controller"]["decisions"] > 0
+    with lab.running(flow, **options) as query:
+        assert query.routing()["Waits"] == table
+        assert query._engine._steering.memory == manifests_of(lab.checkpoint)[4].extra["control"]
+        step(lab, feed, query, keys)
+    is_exact(lab, flow, keys, 6)
+
+
+class Fails:
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def scale(self, *_: Any) -> Any:
+        self.asked += 1
+        raise RuntimeError("no idea")
+
+    def balance(self, *_: Any) -> Any:
+        return RoutingTable.initial(4, 4)
+
+
+def test_policies_that_fail_harm_nobody_and_are_warned_of_once(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed = lab.feed("k int")
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Waits, "k int, n int")
+    policy = Fails()
+    with (
+        caplog.at_level(logging.WARNING, "braided"),
+        lab.running(flow, channels=2, slots=16, scale=policy, balance=policy) as query,
+    ):
+        for _ in range(5):
+            step(lab, feed, query, [1, 2])
+        assert query.routing()["Waits"] == RoutingTable.initial(16, 2)
+    is_exact(lab, flow, [1, 2], 5)
+    assert policy.asked == 1  # and held back from then on
+    failed = {e.policy: e for e in events_of(lab) if isinstance(e, Failed)}
+    assert set(failed) == {"scale Fails", "balance Fails"}
+    assert "no idea" in failed["scale Fails"].error
+    said = [record.getMessage() for record in caplog.records if "held back" in record.getMessage()]
+    assert len(said) == 2 and all("the query goes on without it" in each for each in said)
+
+
+def test_a_memory_that_can_not_be_read_is_done_without(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed = lab.feed("k int")
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Waits, "k int, n int")
+    with lab.running(flow, channels=2, slots=16) as query:
+        query._engine._steering.memory = '{"controller": 7}'
+        step(lab, feed, query, [1, 2])
+    with caplog.at_level(logging.WARNING, "braided"):
+        query = lab.start(flow)
+    assert "without its memory" in caplog.text
+    step(lab, feed, query, [1, 2])
+    query.stop()
+    is_exact(lab, flow, [1, 2], 2)
+
+
+def test_a_hot_key_leaves_its_company_and_returns_when_it_has_cooled(lab: Lab) -> None:
+    feed = lab.feed("k int")
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Waits, "k int, n int")
+    hot, *others = keys_of_slots(lab, {3}, 4)
+    counts: Counter[int] = Counter()
+
+    def batch(rows: dict[int, int]) -> None:
+        counts.update(rows)
+        feed.add([(key,) for key, count in rows.items() for _ in range(count)])
+        query.processAllAvailable()
+        assert query._engine._steering.settled(60)
+
+    query = lab.start(flow, channels=2, slots=16)
+    for _ in range(7):
+        batch({hot: 60, **dict.fromkeys(others, 12)})
+    (pin,) = query.routing()["Waits"].pins
+    assert pin.slot != 3 and pin.hash % 16 == 3
+    channels = query.routing()["Waits"].slots
+    assert channels[pin.slot] != channels[3], "and then the others left it alone"
+    query.stop()
+    query = lab.start(flow, slots=16)
+    assert query.routing()["Waits"].pins == (pin,)
+    for _ in range(10):
+        batch({hot: 1, **dict.fromkeys(others, 20)})
+    # The others are hot by now, and in one slot: they are apart, and it is back.
+    pinned = {each.key for each in query.routing()["Waits"].pins}
+    assert pinned and pin.key not in pinned
+    query.stop()
+    assert lab.state(flow) == {(key,): {"rows": rows} for key, rows in counts.items()}
+    assert sorted(lab.rows()) == sorted(
+        (key, n) for key, rows in counts.items() for n in range(1, rows + 1)
+    )
+    decided = [e.kind for e in events_of(lab) if isinstance(e, Decided)]
+    assert {"pin", "unpin"} <= set(decided)
+
+
+@pytest.mark.parametrize(
+    "ddl, key",
+    [
+        ("k int", (7,)),
+        ("k int", (None,)),
+        ("k bigint, s string", (-3, "é")),
+        ("k timestamp, d date", (datetime(2024, 5, 6, 7, 8, 9), date(1969, 1, 2))),
+        ("k double, b binary", (-0.0, b"x")),
+        ("k decimal(10,2), s smallint, b boolean", (Decimal("1.50"), 3, True)),
+        ("k decimal(38,2), s float", (Decimal("1.50"), float("nan"))),
+    ],
+)
+def test_the_hashes_of_a_key_are_those_of_its_rows(lab: Lab, ddl: str, key: Any) -> None:
+    rows = lab.spark.createDataFrame([key], ddl)
+    codec = KeyCodec(to_arrow_schema(rows.schema, timezone="UTC"))
+    (encoded,) = codec.encode_batch([column.combine_chunks() for column in rows.toArrow().columns])
+    expected = rows.selectExpr(*pin_hashes(rows.columns)).head()
+    assert key_hashes(lab.spark, rows.schema, encoded) == tuple(expected or ())
+
+
+def test_no_other_key_is_taken_for_a_pinned_one(lab: Lab) -> None:
+    rows = lab.spark.createDataFrame([(None, 1), (1, None), (1, 1), (None, None)], "k int, c int")
+    hashes = {tuple(row) for row in rows.selectExpr(*pin_hashes(["k", "c"])).collect()}
+    assert len(hashes) == 4
+    for nested in ("k array<int>", "k struct<a: int>", "c int, k array<array<int>>"):
+        assert not can_be_pinned(lab.spark.createDataFrame([], nested).schema)

@@ -1,0 +1,44 @@
+"""The examples with Spark's own processors run, and print what their comments promise."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+PRINTED = {
+    "sessionisation.py": (
+        "ada came at 09:00 and stayed 20 minutes: 4 clicks, mostly on /boats",
+        "bob came at 09:05 and stayed 20 minutes: 2 clicks, mostly on /home",
+        "cyd came at 10:11 and stayed 0 minutes: 1 clicks, mostly on /home",
+        "cyd came at 11:30 and stayed 0 minutes: 1 clicks, mostly on /boats",
+    ),
+    "deduplication.py": ("10 messages came, 4 were new:", "  valve  2  open"),
+    "top_n.py": (
+        "batch 0  Oslo: 1. rope (9), 2. oar (5), 3. map (2)",
+        "batch 2  Oslo: 1. sail (12), 2. rope (9), 3. oar (5)",
+        "batch 2  Bonn: 1. oar (5), 2. rope (3), 3. map (1)",
+    ),
+    "fraud_rules.py": (
+        "card 4711 at 12:00:40: 899.00 came 40 s after 0.50",
+        "card 1234 at 12:08:00: paid in BR, DE, FR within ten minutes",
+    ),
+    "order_matching.py": (
+        "ACME: cat buys 50 from ben at 10.2",
+        "ACME: cat buys 70 from ann at 10.5",
+        "WIND: cat buys 20 from ann at 2.5",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_an_example_prints_what_it_promises(
+    name: str, spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    printed = capfd.readouterr().out
+    assert [line for line in PRINTED[name] if line not in printed] == [], printed

@@ -1,0 +1,232 @@
+"""StatefulProcessors on Spark: state that moves and restarts, timers, initial state, chains."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+import braided
+from braided.errors import (
+    CheckpointMismatchError,
+    DefinitionError,
+    OperatorDefinitionError,
+    UnsupportedError,
+)
+from braided.import_state import import_state
+from spark_processors import PerKind, Remembering, Sessions, Totals
+from stream_harness import Lab, wait_until
+
+SCHEMA = "k string, v int"
+ROWS = [(k, v) for v in range(3) for k in "abcdefgh"]
+OUT = "k string, n int, total double"
+
+
+def totals(frame: Any, **more: Any) -> Any:
+    return (
+        braided.stream(frame)
+        .groupBy("k")
+        .transformWithState(
+            statefulProcessor=Totals(),
+            outputStructType=OUT,
+            outputMode="Update",
+            timeMode="None",
+            **more,
+        )
+    )
+
+
+def test_state_survives_rescales_rebalances_and_restarts(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    flow = totals(feed.frame())
+    with lab.running(flow, channels=2) as query:
+        for channels in (2, 5, 1):
+            feed.add(ROWS)
+            query.processAllAvailable()
+            query.rescale(channels)
+            query.rebalance()
+    feed.add(ROWS)
+    lab.run(totals(feed.frame()))
+    last = sorted(lab.rows())[3::4]
+    assert last == [(k, 12, 12.0) for k in "abcdefgh"]
+
+
+def test_initial_state_is_there_before_the_first_rows(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    initial = lab.spark.createDataFrame([(5, "a"), (6, "a"), (7, "z")], "v int, k string")
+    feed.add([("a", 1), ("b", 2)])
+    lab.run(totals(feed.frame(), initialState=initial.groupBy("k")), channels=2)
+    feed.add([("a", 1), ("z", 1)])
+    lab.run(totals(feed.frame(), initialState=initial.groupBy("k")))
+    assert sorted(lab.rows()) == [
+        *[("a", 3, 12.0), ("a", 4, 13.0)],
+        ("b", 1, 2.0),
+        ("z", 2, 8.0),
+    ]
+
+
+def at(seconds: int) -> dt.datetime:
+    return dt.datetime(2024, 1, 1) + dt.timedelta(seconds=seconds)
+
+
+def test_event_time_timers_fire_and_feed_a_chained_processor(lab: Lab) -> None:
+    feed = lab.feed("k string, t timestamp")
+    sessions = (
+        braided.stream(feed.frame(maxFilesPerTrigger=1).withWatermark("t", "0 seconds"))
+        .groupBy("k")
+        .transformWithStateInPandas(
+            Sessions(),
+            outputStructType="k string, n int, t timestamp",
+            outputMode="Append",
+            timeMode="EventTime",
+            eventTimeColumnName="t",
+        )
+    )
+    flow = (
+        sessions.selectExpr("upper(k) AS kind", "n")
+        .groupBy("kind")
+        .transformWithState(PerKind(), "kind string, n int", "Update", "None")
+    )
+    with lab.running(flow, channels=2) as query:
+        feed.add([("a", at(1)), ("a", at(2)), ("b", at(3))])
+        query.processAllAvailable()
+        feed.add([("c", at(20))])
+        query.processAllAvailable()
+        feed.add([("a", at(1)), ("A", at(21))])  # the first is late
+        query.processAllAvailable()
+        feed.add([("d", at(60))])
+        query.processAllAvailable()
+        wait_until(lambda: len(lab.rows()) >= 4, "all sessions")
+    assert sorted(lab.rows()) == [("A", 2), ("A", 3), ("B", 1), ("C", 1)]
+
+
+def test_a_processing_time_timer_fires_without_input(lab: Lab) -> None:
+    class Reminder(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.handle = handle
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            now = timerValues.getCurrentProcessingTimeInMs()
+            self.handle.registerTimer(now + sum(row.v for row in rows))
+            return iter(())
+
+        def handleExpiredTimer(
+            self, key: Any, timerValues: Any, expiredTimerInfo: Any
+        ) -> Iterator[Row]:
+            late = timerValues.getCurrentProcessingTimeInMs() - expiredTimerInfo.getExpiryTimeInMs()
+            yield Row(k=key.k, n=int(late >= 0))
+
+    feed = lab.feed(SCHEMA)
+    flow = (
+        braided.stream(feed.frame())
+        .groupBy("k")
+        .transformWithState(Reminder(), "k string, n int", "Update", "processingTime")
+    )
+    with lab.running(flow, channels=2) as query:
+        feed.add([("soon", 300), ("later", 100_000_000)])
+        query.processAllAvailable()
+        wait_until(lambda: len(lab.rows()) > 0, "the timer")
+    assert lab.rows() == [("soon", 1)]
+
+
+def test_a_function_with_a_group_state(lab: Lab) -> None:
+    def count(key: Any, frames: Iterator[Any], state: Any) -> Iterator[Any]:
+        n = sum(map(len, frames)) + (state.get[0] if state.exists else 0)
+        state.update((n,))
+        yield pd.DataFrame({"k": [key[0]], "n": [n]})
+
+    feed = lab.feed(SCHEMA)
+
+    def flow() -> Any:
+        return (
+            braided.stream(feed.frame())
+            .groupBy("k")
+            .applyInPandasWithState(
+                count, "k string, n int", "n int", "Update", GroupStateTimeout.NoTimeout
+            )
+        )
+
+    for _ in range(2):
+        feed.add([("a", 1), ("a", 2), ("b", 3)])
+        lab.run(flow())
+    assert sorted(lab.rows()) == [("a", 2), ("a", 4), ("b", 1), ("b", 2)]
+
+
+def test_a_dataframe_that_is_not_streaming_is_one_batch(lab: Lab) -> None:
+    df = lab.spark.createDataFrame(ROWS, SCHEMA)
+    assert sorted(map(tuple, totals(df).collect())) == [(k, 3, 3.0) for k in "abcdefgh"]
+
+
+def test_what_can_not_run_is_refused_where_it_is_written(lab: Lab) -> None:
+    class Twice(Totals):
+        def init(self, handle: Any) -> None:
+            handle.getValueState("n", "n int")
+            handle.getListState("n", "n int")
+
+    feed = lab.feed(SCHEMA)
+    grouped = braided.stream(feed.frame()).groupBy("k")
+    with pytest.raises(OperatorDefinitionError, match="DUPLICATE_STATE_VARIABLE"):
+        grouped.transformWithState(Twice(), OUT, "Update", "None")
+    with pytest.raises(DefinitionError, match="timeMode is 'Sometimes'"):
+        grouped.transformWithState(Totals(), OUT, "Update", "Sometimes")
+    with pytest.raises(UnsupportedError, match="Complete"):
+        grouped.transformWithState(Totals(), OUT, "Complete", "None")
+    with pytest.raises(DefinitionError, match="derived from StatefulProcessor"):
+        grouped.transformWithState(Totals, OUT, "Update", "None")
+    with pytest.raises(DefinitionError, match="no column of outputStructType"):
+        grouped.transformWithState(Totals(), OUT, "Update", "EventTime", eventTimeColumnName="t")
+    with pytest.raises(UnsupportedError, match="divert"):
+        lab.start(totals(feed.frame()), onError="divert")
+
+
+def test_the_state_of_a_native_checkpoint_is_imported(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    feed.add([("a", 1), ("a", 2), ("b", 3)])
+    native = str(lab.home / "native")
+
+    def flow(grouped: Any) -> Any:
+        return grouped.transformWithState(
+            Remembering(), "k string, said string", "Update", "ProcessingTime"
+        )
+
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    package = "org.apache.spark.sql.execution.streaming.state"
+    lab.spark.conf.set(provider, f"{package}.RocksDBStateStoreProvider")
+    try:
+        query = (
+            flow(feed.frame().groupBy("k"))
+            .writeStream.format("noop")
+            .outputMode("update")
+            .option("checkpointLocation", native)
+            .trigger(once=True)
+            .start()
+        )
+        query.awaitTermination()
+        found = import_state(lab.spark, native, str(lab.checkpoint), "Remembering", slots=16)
+    finally:
+        lab.spark.conf.unset(provider)
+    assert found.content.keys == 2
+    again = lab.feed(SCHEMA, "more")
+    again.add([("a", 0), ("b", 0), ("c", 0)])
+    lab.run(flow(braided.stream(again.frame()).groupBy("k")), channels=2)
+    assert sorted(lab.rows()) == [
+        (
+            "a",
+            "(Decimal('2.00'), datetime.datetime(2024, 1, 1, 12, 2), b'bb'); [(1,), (2,)]; "
+            "[(1,), (2,)]; [((1, 's'), (1,)), ((2, 's'), (2,))]; [4000000000001, 4000000000002]",
+        ),
+        (
+            "b",
+            "(Decimal('3.00'), datetime.datetime(2024, 1, 1, 12, 3), b'bbb'); [(3,)]; "
+            "[(3,)]; [((3, 's'), (3,))]; [4000000000003]",
+        ),
+        ("c", "None; []; []; []; []"),
+    ]
+    with pytest.raises(CheckpointMismatchError, match="a query that has run"):
+        import_state(lab.spark, native, str(lab.checkpoint), "Remembering")
