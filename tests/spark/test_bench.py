@@ -32,7 +32,8 @@ def silent(line: str) -> None:
 
 
 def test_stateful_runs_both_sides_and_finds_their_output_identical(place: Arena) -> None:
-    case = stateful.Case(300, 40, native=stateful.Batches(1, 1), braided=stateful.Batches(1, 2))
+    few = stateful.Batches(1, 1)
+    case = stateful.Case(300, 40, native=few, braided=stateful.Batches(1, 2), onrow=few)
     result = stateful.measure(place, case, silent)
     assert result["identical"] is True
     assert result["ratio"] > 0

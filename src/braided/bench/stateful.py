@@ -45,7 +45,7 @@ class Batches(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """How large the batches are, and how many each side runs.
+    """How large the batches are, and how many each side runs, the native one the fewest.
 
     A native batch takes ten times as long, so its code is compiled after fewer of them.
     """
@@ -54,18 +54,23 @@ class Case:
     keys: int
     native: Batches
     braided: Batches
+    onrow: Batches
     rounds: int = 1
 
 
 _FULL = (
-    Case(50_000, 10_000, native=Batches(4, 4), braided=Batches(8, 8), rounds=2),
-    Case(500_000, 100_000, native=Batches(2, 2), braided=Batches(6, 6), rounds=2),
+    Case(
+        50_000, 10_000, native=Batches(4, 4), braided=Batches(8, 8), onrow=Batches(8, 8), rounds=2
+    ),
+    Case(
+        500_000, 100_000, native=Batches(2, 2), braided=Batches(6, 6), onrow=Batches(6, 6), rounds=2
+    ),
 )
 # The large case comes first and leaves warm JVMs and workers to the small one. Its one native batch
 # starts with no state but that of the small first batch, which is easier than what Braided has.
 _QUICK = (
-    Case(500_000, 100_000, native=Batches(1, 1), braided=Batches(3, 2)),
-    Case(50_000, 10_000, native=Batches(1, 1), braided=Batches(4, 4)),
+    Case(500_000, 100_000, native=Batches(1, 1), braided=Batches(2, 2), onrow=Batches(1, 1)),
+    Case(50_000, 10_000, native=Batches(1, 1), braided=Batches(4, 3), onrow=Batches(2, 2)),
 )
 
 
@@ -90,12 +95,11 @@ def measure(place: Arena, case: Case, progress: Progress) -> dict[str, Any]:
     """Runs one case on all sides and compares what they wrote."""
     name = f"{case.rows}-{case.keys}"
     inputs = _inputs(place, name, case)
-    fewer = Inputs(place.work / f"in-{name}-native")
-    fewer.show(inputs.files[: _FILES * case.native.all])
+    fewer = _first(place, f"{name}-native", inputs, case.native)
     sides = [
         _Side("native", _native, case.native, fewer),
         _Side("braided", _braided, case.braided, inputs),
-        _Side("onrow", _onrow, case.braided, inputs),
+        _Side("onrow", _onrow, case.onrow, _first(place, f"{name}-onrow", inputs, case.onrow)),
     ]
     for turn in range(case.rounds):
         for side in sides if turn % 2 == 0 else reversed(sides):
@@ -141,6 +145,13 @@ def _inputs(place: Arena, name: str, case: Case) -> Inputs:
     for rows in [min(_FIRST_ROWS, case.rows), *[case.rows] * (case.braided.all - 1)]:
         inputs.add(inputs.random_keys(rows, case.keys), _FILES)
     return inputs
+
+
+def _first(place: Arena, name: str, inputs: Inputs, batches: Batches) -> Inputs:
+    """The first of them alone."""
+    fewer = Inputs(place.work / f"in-{name}")
+    fewer.show(inputs.files[: _FILES * batches.all])
+    return fewer
 
 
 def _native(place: Arena, inputs: Inputs, checkpoint: str, path: str) -> Query:
