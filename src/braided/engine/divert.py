@@ -11,7 +11,7 @@ names it. For `onBatch` all rows of the call are diverted, for `onTimer` the tim
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from braided.engine.failure import diverted
 from braided.engine.reports import ChannelReport
 from braided.engine.rowjson import row_json
-from braided.engine.task import OUTPUT_ROWS, ChannelRun
+from braided.engine.task import OUTPUT_ROWS, ChannelRun, Group, Tags
 from braided.errors import CheckpointError, DefinitionError
 from braided.state.manifest import DeadFile
 
@@ -75,13 +75,11 @@ class DivertingRun(ChannelRun):
 
     # -- rows ------------------------------------------------------------------------------
 
-    def _apply_rows(
-        self, chunk: pa.RecordBatch, first: int, width: int
+    def _run_rows(
+        self, rows: list[Any], tags: Tags | None, groups: Sequence[Group]
     ) -> Iterator[pa.RecordBatch]:
-        rows = self._rows_of(chunk, first, width)
-        tags = self._order_of(chunk)
         detach = self.program.encoder.detach
-        for begin, end, slot, key, key_row in self._groups(chunk, first, width):
+        for begin, end, slot, key, key_row in groups:
             if key != self.key:
                 self._open_key(slot, key, key_row)
             self.rows[slot] += end - begin

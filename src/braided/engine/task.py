@@ -12,11 +12,11 @@ import hashlib
 import inspect
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -57,7 +57,12 @@ OUTPUT_ROWS = 8192
 CALL_ROWS = 10_000
 CALL_BYTES = 32 << 20
 """`onBatch` gets the rows of a key in one call unless there are more than this."""
-_ARROW = (pa.Table, pa.RecordBatch)
+ARROW = (pa.Table, pa.RecordBatch)
+
+Group: TypeAlias = tuple[int, int, int, bytes, Any]
+"""A run of rows of one key: where it begins and ends, the slot, the key's bytes and its row."""
+Tags: TypeAlias = list[tuple[int, ...]]
+"""The order columns of each row."""
 
 
 BATCH_PROPERTY = "braided.batch"
@@ -220,7 +225,6 @@ class ChannelRun:
         width = len(program.input.fields)
         self.cut = Cut(chunks, self.batch.cut, first + width)
         by_batch = hasattr(program.operator, "onBatch") and not program.sides
-        apply = self._apply_batches if by_batch else self._apply_rows
         op: Any = self.runtime.op
         if program.sides:
             self.call = self._either
@@ -235,7 +239,12 @@ class ChannelRun:
             if chunk.num_rows:
                 self.rows_in += chunk.num_rows
                 failpoints.reach("task-rows")
-                yield from apply(chunk, first, width)
+                groups, tags = self._groups(chunk, first), self._order_of(chunk)
+                if by_batch:
+                    rows = pa.Table.from_batches([chunk.select(range(first, first + width))])
+                    yield from self._run_tables(rows, tags, groups)
+                else:
+                    yield from self._run_rows(self._rows_of(chunk, first, width), tags, groups)
         if by_batch:
             yield from self._call_batch()
         self._close_key()
@@ -255,10 +264,8 @@ class ChannelRun:
                 return
             yield chunk
 
-    def _groups(
-        self, chunk: pa.RecordBatch, first: int, width: int
-    ) -> Iterator[tuple[int, int, int, bytes, Any]]:
-        """(start, end, slot, key bytes, key row) for each run of one key in a chunk."""
+    def _groups(self, chunk: pa.RecordBatch, first: int) -> list[Group]:
+        """The runs of one key in a chunk."""
         program = self.program
         columns = [chunk.column(first + position) for position in program.key_positions]
         starts = program.keys.changes(columns).nonzero()[0]
@@ -270,16 +277,14 @@ class ChannelRun:
         ends = [*begins[1:], chunk.num_rows]
         keys = program.keys.encode_batch(heads)
         self.heavy.add(keys, places, starts, chunk.num_rows)
-        return zip(begins, ends, slots, keys, program.key_rows.rows_of(heads), strict=True)
+        return list(zip(begins, ends, slots, keys, program.key_rows.rows_of(heads), strict=True))
 
-    def _apply_rows(
-        self, chunk: pa.RecordBatch, first: int, width: int
+    def _run_rows(
+        self, rows: list[Any], tags: Tags | None, groups: Sequence[Group]
     ) -> Iterator[pa.RecordBatch]:
-        rows = self._rows_of(chunk, first, width)
-        tags = self._order_of(chunk)
         call, checked, out = self.call, self.checked, self.out
         detach = self.program.encoder.detach
-        for begin, end, slot, key, key_row in self._groups(chunk, first, width):
+        for begin, end, slot, key, key_row in groups:
             if key != self.key:
                 self._open_key(slot, key, key_row)
             self.rows[slot] += end - begin
@@ -316,12 +321,10 @@ class ChannelRun:
         left = type(row) is self.program.side_rows[0].row_class
         return op.onLeft(row) if left else op.onRight(row)
 
-    def _apply_batches(
-        self, chunk: pa.RecordBatch, first: int, width: int
+    def _run_tables(
+        self, table: pa.Table, tags: Tags | None, groups: Sequence[Group]
     ) -> Iterator[pa.RecordBatch]:
-        table = pa.Table.from_batches([chunk.select(range(first, first + width))])
-        tags = self._order_of(chunk)
-        for begin, end, slot, key, key_row in self._groups(chunk, first, width):
+        for begin, end, slot, key, key_row in groups:
             if key != self.key:
                 yield from self._call_batch()
                 self._open_key(slot, key, key_row)
@@ -333,7 +336,7 @@ class ChannelRun:
             self.pending.append(table.slice(begin, end - begin))
             self.pending_rows += end - begin
             while self.pending_rows >= CALL_ROWS or (
-                end == chunk.num_rows and sum(t.nbytes for t in self.pending) >= CALL_BYTES
+                end == table.num_rows and sum(t.nbytes for t in self.pending) >= CALL_BYTES
             ):
                 yield from self._call_batch(CALL_ROWS)
                 if tags is not None and self.pending_rows:
@@ -368,7 +371,7 @@ class ChannelRun:
         """What `onBatch` gave out, rows and tables."""
         number = 0
         for item in given:
-            if isinstance(item, _ARROW):
+            if isinstance(item, ARROW):
                 yield from self._flush_arrow(item, number)
                 number += item.num_rows
                 continue
@@ -399,20 +402,29 @@ class ChannelRun:
             return
         slot, key = self.slot, self.key
         assert slot is not None
-        try:
-            record = self.runtime.close()
-        except StateValueError as error:
-            where = f"key {self.runtime.op.key!r}, batch {self.batch.batch}, which is not committed"
-            raise StateValueError(f"{error} ({where})") from None
+        record = self._record()
         if record is None:
             slot.delete(self.suffix)
         else:
             slot.put(self.suffix, wrap(key, record) if self.long_key else record)
+        self._put_timers(slot, key)
+        self.key = None
+
+    def _record(self) -> bytes | None:
+        """The record of the key that is lent the operator, as it is now."""
+        try:
+            record: bytes | None = self.runtime.close()
+        except StateValueError as error:
+            where = f"key {self.runtime.op.key!r}, batch {self.batch.batch}, which is not committed"
+            raise StateValueError(f"{error} ({where})") from None
+        return record
+
+    def _put_timers(self, slot: SlotState, key: bytes) -> None:
+        """Of the key closed last."""
         for ms in self.runtime.removed:
             slot.delete(timer_key(ms, key)[0])
         for ms in self.runtime.added:
             slot.put(*timer_key(ms, key))
-        self.key = None
 
     def _enter_slot(self, slot: int) -> None:
         self._leave_slot()
@@ -503,7 +515,7 @@ class ChannelRun:
 
     # -- the way out -----------------------------------------------------------------------
 
-    def _order_of(self, chunk: pa.RecordBatch) -> list[tuple[int, ...]] | None:
+    def _order_of(self, chunk: pa.RecordBatch) -> Tags | None:
         if not self.spec.keep_order:
             return None
         columns = [chunk.column(i).to_numpy().tolist() for i in range(self.spec.order)]
@@ -615,16 +627,20 @@ class ChannelRun:
 
 
 def run_of(spec: TaskSpec) -> type[ChannelRun]:
-    """How a task runs: the plain way, a processor's, or one that can take back what a hook did."""
+    """How a task runs: as a processor, so that it can take back what a hook did, or plainly."""
     if spec.processor:
         from braided.engine.processor_run import ProcessorRun
 
         return ProcessorRun
-    if not spec.divert:
-        return ChannelRun
-    from braided.engine.divert import DivertingRun  # which is made from what is here
+    if spec.divert:
+        from braided.engine.divert import DivertingRun  # which is made from what is here
 
-    return DivertingRun
+        return DivertingRun
+    if spec.keep_order:
+        return ChannelRun
+    from braided.engine.whole import WholeKeysRun
+
+    return WholeKeysRun
 
 
 def import_task(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
