@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,42 @@ def test_file_formats_show_exactly_the_output(lab: Lab, feed: Feed, kind: str) -
     lab.run(flow(feed), kind)
     assert (lab.out / "_spark_metadata").is_dir()
     assert found(lab.spark.read.schema(SCHEMA).format(kind).load(str(lab.out))) == Counter(TOTALS)
+
+
+def test_the_log_of_a_file_sink_is_compacted_by_spark_and_goes_on(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    for row in ROWS:
+        feed.add([row])
+    log = lab.out / "_spark_metadata"
+    every = "spark.sql.streaming.fileSink.log.compactInterval"
+    lab.spark.conf.set(every, "3")
+    try:
+        lab.run(flow(feed), "parquet")
+        assert {"2.compact", "3", "4", "5.compact"} <= {path.name for path in log.iterdir()}
+        feed.add([("c", 0, 1, 9)])
+        lab.run(flow(feed), "parquet")
+    finally:
+        lab.spark.conf.unset(every)
+    assert found(lab.spark.read.parquet(str(lab.out))) == Counter([*TOTALS, ("c", 1, 1, 9)])
+    lines = {
+        path.name: path.read_text().splitlines() for path in log.iterdir() if path.name[0] != "."
+    }
+    assert lines["6"][0] == lines["5.compact"][0], "ours have the version that Spark's have"
+
+
+def test_a_file_sink_needs_no_hard_links(
+    lab: Lab, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def refuse(source: Any, target: Any) -> None:
+        if "_spark_metadata" in str(target):
+            raise PermissionError(errno.EPERM, "Operation not permitted", str(target))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", refuse)
+    lab.run(flow(feed), "parquet")
+    assert found(lab.spark.read.parquet(str(lab.out))) == Counter(TOTALS)
 
 
 def test_options_of_a_file_format_reach_it(lab: Lab, feed: Feed) -> None:

@@ -31,6 +31,7 @@ class Jvm:
         self._protocol = self._class(f"{_STREAMING}.ManifestFileCommitProtocol")
         self._log = self._class(f"{_STREAMING}.sinks.FileStreamSinkLog")
         self._status = self._class(f"{_STREAMING}.sinks.SinkFileStatus")
+        self._listing_session: Any = None
 
     def file_format(self, name: str) -> Any:
         """Spark's FileFormat of that name, or None when the name is no file format."""
@@ -101,14 +102,15 @@ class Jvm:
     ) -> None:
         """Runs a DataFrame into files below `path` and lists them in a sink log at `staging`.
 
-        The files have unique names and the log is not the one that readers of `path` look at.
+        The files have unique names and the log is not the one that readers of `path` look at. The
+        directory of the log must be there.
         """
         execution = jdf.queryExecution()
         output = execution.analyzed().output()
         columns = [output.apply(i) for i in range(output.size())] if partition_by else []
         chosen = [next(c for c in columns if c.name() == name) for name in partition_by]
         committer = self._protocol(job, path)
-        committer.setupManifestOptions(self._log(1, self.session, staging, self._none), 0)
+        committer.setupManifestOptions(self._listing(staging), 0)
         self._writer.write(
             self.session,
             execution.executedPlan(),
@@ -123,6 +125,19 @@ class Jvm:
             0,
             self._nothing,
         )
+
+    def _listing(self, path: str) -> Any:
+        """A sink log that nobody else reads or writes, so that it need not be created atomically.
+
+        The way in which Spark does that on a local disk starts eight processes for each file.
+        """
+        if self._listing_session is None:
+            self._listing_session = self.clone()
+            self._listing_session.conf.set(
+                "spark.sql.streaming.checkpointFileManagerClass",
+                f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
+            )
+        return self._log(1, self._listing_session._jsparkSession, path, self._none)
 
     def sink_log(self, path: str) -> Any:
         return self._log(1, self.session, path, self._none)
@@ -141,6 +156,10 @@ class Jvm:
                 s["action"],
             )
         return bool(log.add(batch, array))
+
+    def is_compacted(self, log: Any, batch: int) -> bool:
+        """Whether the log's file for a batch lists the files of all batches before as well."""
+        return (batch + 1) % int(log.compactInterval()) == 0
 
     def paths_in_sink_log(self, log: Any, batch: int) -> set[str]:
         """The files that the log has for a batch (and for those before, where it is compacted)."""

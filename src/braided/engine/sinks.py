@@ -15,18 +15,22 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
 from braided import failpoints
 from braided.engine.jvm import Jvm
-from braided.errors import CheckpointMismatchError
+from braided.errors import CheckpointMismatchError, CheckpointWriteError
 from braided.state.files import Files
 from braided.state.gc import LISTING
+from braided.state.register import LocalRegister, make_directories
 
 __all__ = ["FileSink", "FilesOut", "NoopSink", "Sink", "Sitting"]
+
+_LOG_VERSION = "v1"
+"""The first line of a sink log's files."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,8 @@ class FilesOut:
         options: dict[str, str],
     ) -> tuple[str, ...]:
         staging = f"out/{attempt}{LISTING}"
+        assert self.files.local is not None
+        make_directories(self.files.local / staging)
         self.jvm.write_files(
             df._jdf,
             self._format,
@@ -106,7 +112,6 @@ class FilesOut:
         # Called 0, or 0.compact; Hadoop may put a checksum in a hidden file beside it.
         listing = next(name for name in self.files.list(staging) if "/." not in name)
         lines = self.files.read(listing).to_pybytes().decode().splitlines()
-        assert self.files.local is not None
         shutil.rmtree(self.files.local / staging)
         entries = tuple(lines[1:])  # the first is the log's version
         _sync({Path(unquote(urlsplit(json.loads(entry)["path"]).path)) for entry in entries})
@@ -141,6 +146,7 @@ class FileSink:
         self._check_log(sitting.newest)
         self.found()
         self._log = self._out.jvm.sink_log(self._log_path)
+        self._register = LocalRegister(Path(self._log_path), "sink-log")
 
     @property
     def _log_path(self) -> str:
@@ -167,14 +173,27 @@ class FileSink:
 
     def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
         failpoints.reach("publishing")
-        jvm, statuses = self._out.jvm, [json.loads(entry) for entry in entries]
-        if jvm.add_to_sink_log(self._log, batch, statuses):
+        statuses = [json.loads(entry) for entry in entries]
+        if self._add_to_log(batch, entries, statuses):
             return
-        if not {status["path"] for status in statuses} <= jvm.paths_in_sink_log(self._log, batch):
+        written = self._out.jvm.paths_in_sink_log(self._log, batch)
+        if not {status["path"] for status in statuses} <= written:
             raise CheckpointMismatchError(
                 f"another query has written batch {batch} of the output path {self.path}: "
                 "its files are in _spark_metadata, not the ones of this query"
             )
+
+    def _add_to_log(self, batch: int, entries: tuple[str, ...], statuses: list[Any]) -> bool:
+        """Makes files visible as a batch of the sink; False if the log has the batch."""
+        jvm = self._out.jvm
+        if not jvm.is_compacted(self._log, batch):
+            # As Spark writes it, line by line, without the ten processes that it starts to do so.
+            lines = "\n".join([_LOG_VERSION, *entries])
+            try:
+                return self._register.create(str(batch), lines.encode())
+            except CheckpointWriteError:
+                pass  # a place without hard links, for one; if Spark can't either, it says why
+        return jvm.add_to_sink_log(self._log, batch, statuses)
 
     def discard(self, entries: tuple[str, ...]) -> None:
         pass  # what was written is the output itself

@@ -50,10 +50,11 @@ class Register(Protocol):
 
 
 class LocalRegister:
-    """A register below a local directory."""
+    """A register below a local directory; fail points are called after `what` it registers."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, what: str = "manifest") -> None:
         self._root = root
+        self._what = what
 
     def create(self, name: str, data: bytes) -> bool:
         path = self._root / name
@@ -65,12 +66,12 @@ class LocalRegister:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
-                failpoints.reach("manifest-writing")
+                failpoints.reach(f"{self._what}-writing")
                 try:
                     os.link(temporary, path)
                 except FileExistsError:
                     return False
-                failpoints.reach("manifest-linked")
+                failpoints.reach(f"{self._what}-linked")
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary)
