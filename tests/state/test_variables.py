@@ -16,13 +16,13 @@ from braided.state.opening import Opened
 from braided.state.openkey import OpenKey
 from braided.state.slot import SlotState
 from braided.state.slotcache import EMPTY, MemoryImage
+from braided.state.sweep import sweep
 from braided.state.variables import (
     INLINE_BYTES_MAX,
     Codec,
     ListVariable,
     MapVariable,
     ValueVariable,
-    sweep,
 )
 
 PLAIN = Codec(msgspec.msgpack.encode, lambda data: tuple(msgspec.msgpack.decode(data)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import (
@@ -53,12 +52,6 @@ class _ListState(ListVariable, ListState):
 
 class _MapState(MapVariable, MapState):
     """Spark's MapState."""
-
-    _row: Any = tuple
-
-    def getValue(self, key: Any) -> Any:
-        found = super().getValue(key)
-        return None if found is None else self._row(found)
 
 
 class _Handle(StatefulProcessorHandle):
@@ -324,5 +317,5 @@ class ProcessorHandle(_Handle):
         keys = key_codec(declared.name, StructType.fromJson(declared.user_key))
         made = _MapState(self._key, number, keys, self._values(declared), ttl_ms)
         names = StructType.fromJson(declared.schema).names
-        made._row = partial(tuple.__new__, row_class(names))  # this one is a Row in Spark
+        made._made = partial(tuple.__new__, row_class(names))  # this one is a Row in Spark
         return made

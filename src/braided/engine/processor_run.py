@@ -32,7 +32,7 @@ from braided.errors import OutputSchemaError
 from braided.state.declared import Declared
 from braided.state.keys import timer_bound, timer_parts
 from braided.state.openkey import OpenKey
-from braided.state.variables import sweep
+from braided.state.sweep import sweep
 
 __all__ = ["ProcessorRun", "ProcessorRuntime"]
 
@@ -146,7 +146,9 @@ class ProcessorRun(ChannelRun):
             key.open(self.slot, key_bytes)
             self.keys_touched += 1
             try:
-                given = self._given(handle(values, rows, times), "handleInputRows")
+                given = handle(values, rows, times)
+                if type(given) is not GeneratorType:
+                    given = self._given(given, "handleInputRows")
                 if is_tagged or is_pandas:
                     yield from self._collect(given, self._tag(groups, begin))
                 else:
@@ -160,8 +162,6 @@ class ProcessorRun(ChannelRun):
                 raise self._failed(error, values, "its rows") from None
 
     def _given(self, given: Any, hook: str) -> Iterator[Any]:
-        if type(given) is GeneratorType:
-            return given
         refused = isinstance(given, str | bytes | Row | dict | pd.DataFrame)
         if isinstance(given, Iterable) and not refused:
             return iter(given)
@@ -257,7 +257,8 @@ class ProcessorRun(ChannelRun):
             given = runtime.op.handleExpiredTimer(
                 key=key_row, timerValues=runtime.times, expiredTimerInfo=ExpiredTimerInfo(ms)
             )
-            given = self._given(given, "handleExpiredTimer")
+            if type(given) is not GeneratorType:
+                given = self._given(given, "handleExpiredTimer")
             yield from self._collect(given, tag, place << 18)
             runtime.handle.deleteTimer(ms)
             runtime.key.close()
