@@ -249,25 +249,15 @@ class ProcessorHandle(_Handle):
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         super().registerTimer(expiryTimestampMs)
-        key = self._key
-        key.cells.get(0)  # refuses while no key is at hand
-        ms = int(expiryTimestampMs)
-        if ms not in key.timers:
-            key.timers.add(ms)
-            key.dirty = True
+        self._key.set_timer(int(expiryTimestampMs))
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         super().deleteTimer(expiryTimestampMs)
-        key = self._key
-        key.cells.get(0)
-        ms = int(expiryTimestampMs)
-        if ms in key.timers:
-            key.timers.discard(ms)
-            key.dirty = True
+        self._key.drop_timer(int(expiryTimestampMs))
 
     def listTimers(self) -> Iterator[int]:
         super().listTimers()
-        self._key.cells.get(0)
+        self._key.cells.get(0)  # refuses while no key is at hand
         return iter(sorted(self._key.timers))
 
     def _schema(self, schema: StructType | str) -> StructType:

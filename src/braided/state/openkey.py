@@ -121,6 +121,18 @@ class OpenKey:
             self._write()
         self.cells = _NO_KEY
 
+    def set_timer(self, ms: int) -> None:
+        self.cells.get(0)  # refuses while no key is at hand
+        if ms not in self.timers:
+            self.timers.add(ms)
+            self.dirty = True
+
+    def drop_timer(self, ms: int) -> None:
+        self.cells.get(0)
+        if ms in self.timers:
+            self.timers.remove(ms)
+            self.dirty = True
+
     def _write(self) -> None:
         slot, timers, before = self.slot, self.timers, self._before
         if not self.cells and not timers:
