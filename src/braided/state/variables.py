@@ -252,12 +252,13 @@ class MapVariable(_Variable):
         open_key = self._key
         if not open_key.cells.get(self._number):
             return None
-        if len(part) > USER_KEY_BYTES_MAX:
+        is_long = len(part) > USER_KEY_BYTES_MAX
+        if is_long:
             part = user_part(part)
         data = open_key.slot.get(self._begin() + part)
         if data is None:
             return None
-        if self._ttl_ms is not None or is_digest(part):
+        if is_long or self._ttl_ms is not None:
             found = self._read(part, data)
             if found is None:
                 return None
