@@ -125,6 +125,32 @@ def test_frames_are_not_cut_where_chunks_are(tmp_path: Path, chunk: int) -> None
         )
 
 
+class Scribbling(Frames):
+    """Changes the frame that it was given in every way there is."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        for frame in rows:
+            assert type(frame.index) is pd.RangeIndex and [*map(str, frame.dtypes)] == [
+                "object",
+                "int64",
+            ]
+            before = frame["v"].tolist()
+            frame.loc[0, "v"] = -1
+            frame["v"] += 100
+            frame["more"] = "x"
+            frame.index = frame.index + 7
+            said = f"{before} {frame['v'].tolist()} {frame.columns.tolist()}"
+            yield pd.DataFrame([[said, key[0]]], columns=["said", "k"]).assign(n=len(frame))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_frame_is_the_processors_own(tmp_path: Path) -> None:
+    flow = ProcessorFlow(tmp_path, Scribbling(), OUT, pandas=True)
+    given = flow.run([(k, v) for k in "abc" for v in (1, 2)], chunk=100)
+    said = "[1, 2] [99, 102] ['k', 'v', 'more']"
+    assert sorted(map(str, given)) == [str({"k": k, "n": 2, "said": said}) for k in "abc"]
+
+
 class Alarm(StatefulProcessor):
     """A timer for each row, at its value."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pandas as pd
@@ -69,6 +70,37 @@ def test_initial_state_is_there_before_the_first_rows(lab: Lab) -> None:
         ("b", 1, 2.0),
         ("z", 2, 8.0),
     ]
+
+
+def test_what_a_processor_keeps_is_shown_as_rows(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+
+    def flow() -> Any:
+        return (
+            braided.stream(feed.frame())
+            .groupBy("k")
+            .transformWithState(Remembering(), "k string, said string", "Update", "ProcessingTime")
+        )
+
+    for rows in ([("a", 1), ("b", 3)], [("a", 2)]):
+        feed.add(rows)
+        lab.run(flow(), channels=2)
+    shown = braided.state(lab.checkpoint, lab.spark)
+    assert dict(shown.dtypes)["state"] == (
+        "struct<last:struct<d:decimal(10,2),t:timestamp,b:binary>,seen:array<struct<v:int>>,"
+        "fading:array<struct<v:int>>,by:map<struct<v:int,s:string>,struct<n:int>>>"
+    )
+    [a, b] = shown.orderBy("key.k").collect()
+    assert (a.key, b.key) == (Row("a"), Row("b"))
+    assert a.state == Row(
+        Row(Decimal("2.00"), dt.datetime(2024, 1, 1, 12, 2), b"bb"),
+        [Row(1), Row(2)],
+        [Row(1), Row(2)],
+        {Row(1, "s"): Row(1), Row(2, "s"): Row(2)},
+    )
+    assert [moment.timestamp() for moment in a.timers] == [4e9 + 0.001, 4e9 + 0.002]
+    first = braided.state(lab.checkpoint, lab.spark, version=0).filter("key.k = 'a'")
+    assert [row.state.seen for row in first.collect()] == [[Row(1)]]
 
 
 def at(seconds: int) -> dt.datetime:

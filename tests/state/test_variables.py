@@ -16,13 +16,13 @@ from braided.state.opening import Opened
 from braided.state.openkey import OpenKey
 from braided.state.slot import SlotState
 from braided.state.slotcache import EMPTY, MemoryImage
+from braided.state.sweep import sweep
 from braided.state.variables import (
     INLINE_BYTES_MAX,
     Codec,
     ListVariable,
     MapVariable,
     ValueVariable,
-    sweep,
 )
 
 PLAIN = Codec(msgspec.msgpack.encode, lambda data: tuple(msgspec.msgpack.decode(data)))
@@ -265,3 +265,26 @@ def test_a_variable_that_was_deleted_leaves_nothing() -> None:
     key.close()
     store.commit(slot)
     assert store.content == {}
+
+
+@pytest.mark.parametrize("size", [3, 64, 65, 120])
+@pytest.mark.parametrize("ttl_ms", [None, TTL_MS])
+def test_a_map_is_read_in_order_as_it_is_at_the_call(size: int, ttl_ms: int | None) -> None:
+    store = Store()
+    task = Task(store, 0, ttl_ms)
+    task.key.open(task.slot, KEYS[0])
+    for number in range(size):
+        task.map.updateValue((number,), (number,))
+    assert list(task.map.keys()) == [(number,) for number in range(size)]
+    task.key.close()
+    task.commit()
+    task = Task(store, 1, ttl_ms)
+    task.key.open(task.slot, KEYS[0])
+    task.map.removeKey((0,))
+    task.map.updateValue((1,), (-1,))
+    task.map.updateValue(("new",), (0,))
+    entries = task.map.iterator()
+    task.map.updateValue((2,), (-2,))
+    task.map.removeKey(("new",))
+    expected = [((1,), (-1,)), *(((n,), (n,)) for n in range(2, size)), (("new",), (0,))]
+    assert list(entries) == expected

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import (
@@ -53,12 +52,6 @@ class _ListState(ListVariable, ListState):
 
 class _MapState(MapVariable, MapState):
     """Spark's MapState."""
-
-    _row: Any = tuple
-
-    def getValue(self, key: Any) -> Any:
-        found = super().getValue(key)
-        return None if found is None else self._row(found)
 
 
 class _Handle(StatefulProcessorHandle):
@@ -256,25 +249,15 @@ class ProcessorHandle(_Handle):
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         super().registerTimer(expiryTimestampMs)
-        key = self._key
-        key.cells.get(0)  # refuses while no key is at hand
-        ms = int(expiryTimestampMs)
-        if ms not in key.timers:
-            key.timers.add(ms)
-            key.dirty = True
+        self._key.set_timer(int(expiryTimestampMs))
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         super().deleteTimer(expiryTimestampMs)
-        key = self._key
-        key.cells.get(0)
-        ms = int(expiryTimestampMs)
-        if ms in key.timers:
-            key.timers.discard(ms)
-            key.dirty = True
+        self._key.drop_timer(int(expiryTimestampMs))
 
     def listTimers(self) -> Iterator[int]:
         super().listTimers()
-        self._key.cells.get(0)
+        self._key.cells.get(0)  # refuses while no key is at hand
         return iter(sorted(self._key.timers))
 
     def _schema(self, schema: StructType | str) -> StructType:
@@ -324,5 +307,5 @@ class ProcessorHandle(_Handle):
         keys = key_codec(declared.name, StructType.fromJson(declared.user_key))
         made = _MapState(self._key, number, keys, self._values(declared), ttl_ms)
         names = StructType.fromJson(declared.schema).names
-        made._row = partial(tuple.__new__, row_class(names))  # this one is a Row in Spark
+        made._made = partial(tuple.__new__, row_class(names))  # this one is a Row in Spark
         return made

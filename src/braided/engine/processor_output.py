@@ -144,7 +144,7 @@ class FrameEncoder(_Encoder):
     def __init__(self, schema: StructType, operator: str, settings: PandasSettings) -> None:
         super().__init__(schema, operator)
         self._settings = settings
-        self._names = pd.Index(self.names)
+        self._distinct = len(set(self.names)) == len(self.names)
 
     def columns(self, frame: Any) -> list[Any]:
         """The values of the schema's columns; raises unless it is a frame that has them."""
@@ -153,6 +153,8 @@ class FrameEncoder(_Encoder):
                 f"processor {self._operator!r} gave {frame!r:.80} of type "
                 f"{type(frame).__name__}; it must give out pandas.DataFrames"
             )
+        if self._distinct and frame.columns.tolist() == self.names:
+            return list(frame._iter_column_arrays())
         settings = self._settings
         if settings.by_name and any(isinstance(label, str) for label in frame.columns):
             try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import itemgetter
 from types import GeneratorType
 from typing import Any
 
@@ -32,7 +33,7 @@ from braided.errors import OutputSchemaError
 from braided.state.declared import Declared
 from braided.state.keys import timer_bound, timer_parts
 from braided.state.openkey import OpenKey
-from braided.state.variables import sweep
+from braided.state.sweep import sweep
 
 __all__ = ["ProcessorRun", "ProcessorRuntime"]
 
@@ -136,9 +137,7 @@ class ProcessorRun(ChannelRun):
 
     def _handle_rows(self, groups: Groups) -> Iterator[pa.RecordBatch]:
         handle, times = self.runtime.op.handleInputRows, self.runtime.times
-        key, out = self.runtime.key, self.out
-        is_tagged, is_pandas = self.spec.keep_order, self.program.pandas
-        detach = self.program.rows.detach
+        key = self.runtime.key
         for slot, key_bytes, values, rows, begin in groups:
             if slot != self.slot_number:
                 self._enter_slot(slot)
@@ -146,22 +145,15 @@ class ProcessorRun(ChannelRun):
             key.open(self.slot, key_bytes)
             self.keys_touched += 1
             try:
-                given = self._given(handle(values, rows, times), "handleInputRows")
-                if is_tagged or is_pandas:
-                    yield from self._collect(given, self._tag(groups, begin))
-                else:
-                    while some := list(islice(given, OUTPUT_ROWS)):
-                        out += detach(some)
-                        if len(out) < OUTPUT_ROWS:
-                            break
-                        yield from self._flushed()
+                given = handle(values, rows, times)
+                if type(given) is not GeneratorType:
+                    given = self._given(given, "handleInputRows")
+                yield from self._collect(given, self._tag(groups, begin))
                 key.close()
             except Exception as error:
                 raise self._failed(error, values, "its rows") from None
 
     def _given(self, given: Any, hook: str) -> Iterator[Any]:
-        if type(given) is GeneratorType:
-            return given
         refused = isinstance(given, str | bytes | Row | dict | pd.DataFrame)
         if isinstance(given, Iterable) and not refused:
             return iter(given)
@@ -183,6 +175,14 @@ class ProcessorRun(ChannelRun):
     ) -> Iterator[pa.RecordBatch]:
         """What was given out for one key or timer."""
         is_pandas, out = self.program.pandas, self.out
+        if not is_pandas and tag is None:
+            detach = self.program.rows.detach
+            while some := list(islice(given, OUTPUT_ROWS)):
+                out += detach(some)
+                if len(out) < OUTPUT_ROWS:
+                    return  # it has no more: there were fewer than were asked for
+                yield from self._flushed()
+            return
         for item in given:
             rows = 1
             if is_pandas:
@@ -229,12 +229,12 @@ class ProcessorRun(ChannelRun):
         self.state.prepare(touched)
         due = [
             (*timer_parts(suffix, value), number)
-            for number in touched
+            for number in sorted(touched)
             for suffix, value in self.state.slot(number).scan(b"t", timer_bound(now_ms + 1))
         ]
         if not due:
             return
-        due.sort()
+        due.sort(key=itemgetter(0))  # those of one time stay together by their slots
         keys = [key for _, key, _ in due]
         rows = RowFactory(program.key).rows_of(program.keys.decode_batch(keys))
         places = self._hash_bits(keys) if self.spec.keep_order else None
@@ -257,9 +257,10 @@ class ProcessorRun(ChannelRun):
             given = runtime.op.handleExpiredTimer(
                 key=key_row, timerValues=runtime.times, expiredTimerInfo=ExpiredTimerInfo(ms)
             )
-            given = self._given(given, "handleExpiredTimer")
+            if type(given) is not GeneratorType:
+                given = self._given(given, "handleExpiredTimer")
             yield from self._collect(given, tag, place << 18)
-            runtime.handle.deleteTimer(ms)
+            runtime.key.drop_timer(ms)
             runtime.key.close()
         except Exception as error:
             raise self._failed(error, key_row, f"timer of {ms} ms") from None

@@ -55,6 +55,8 @@ Convert = Callable[[Any], Any]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
+_decode_tuple = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
+_ROWS = (tuple, list)
 _BITS: dict[type[DataType], int] = {ByteType: 7, ShortType: 15, IntegerType: 31, LongType: 63}
 _PLAIN: dict[type[DataType], type] = {
     BooleanType: bool,
@@ -75,10 +77,9 @@ def value_codec(name: str, versions: Sequence[StructType | None], at: int) -> Co
     """Values of one variable: `versions` are its schemas, the one of now, number `at`, the last."""
     now = versions[-1]
     assert now is not None
-    encode = _row_writer(name, now)
-    prefix = bytes([at])
     readers: dict[int, Convert] = {}
     plain = _row_reader(now)
+    is_plain = plain is tuple
 
     def read_old(data: bytes) -> tuple[Any, ...]:
         reader = readers.get(data[0])
@@ -92,18 +93,46 @@ def value_codec(name: str, versions: Sequence[StructType | None], at: int) -> Co
     def decode(data: bytes) -> tuple[Any, ...]:
         if data[0] != at:
             return read_old(data)
+        if is_plain:
+            return _decode_tuple(data[1:])
         return plain(_decode(data[1:]))  # type: ignore[no-any-return]
 
-    return Codec(lambda value: prefix + _encode(encode(value)), decode)
+    return Codec(_row_encoder(name, now, bytes([at])), decode)
 
 
 def key_codec(name: str, schema: StructType) -> Codec:
     """Keys of a map: equal keys are equal bytes."""
-    encode, read = _row_writer(name, schema, exact=False), _row_reader(schema)
-    return Codec(lambda key: _encode(encode(key)), lambda data: read(_decode(data)))
+    read = _row_reader(schema)
+    decode = _decode_tuple if read is tuple else lambda data: read(_decode(data))
+    return Codec(_row_encoder(name, schema, exact=False), decode)
 
 
 # --- writing ----------------------------------------------------------------------------------
+
+
+def _row_encoder(
+    name: str, schema: StructType, prefix: bytes = b"", exact: bool = True
+) -> Callable[[Any], bytes]:
+    """Tuples of Python values to bytes, which begin with the prefix."""
+    write = _row_writer(name, schema, exact)
+    kinds = tuple(_fast_type(field.dataType, exact) for field in schema.fields)
+    bounds = [
+        (i, 1 << _BITS[type(field.dataType)])
+        for i, field in enumerate(schema.fields)
+        if type(field.dataType) in _BITS
+    ]
+
+    def encode(value: Any) -> bytes:
+        # Most values are tuples of just these types, and are stored as they are.
+        if isinstance(value, _ROWS) and tuple(map(type, value)) == kinds:
+            for i, bound in bounds:
+                if not -bound <= value[i] < bound:
+                    break
+            else:
+                return prefix + _encode(value)
+        return prefix + _encode(write(value))
+
+    return encode
 
 
 def _row_writer(name: str, schema: StructType, exact: bool = True) -> Convert:
@@ -112,26 +141,8 @@ def _row_writer(name: str, schema: StructType, exact: bool = True) -> Convert:
     width = len(fields)
     writers = [_writer(field.dataType, "", exact) for field in fields]
     nullable = [field.nullable for field in fields]
-    kinds = tuple(_fast_type(field.dataType, exact) for field in fields)
-    bounds = [
-        (i, 1 << _BITS[type(field.dataType)])
-        for i, field in enumerate(fields)
-        if type(field.dataType) in _BITS
-    ]
 
-    def write(value: Any) -> Any:
-        try:
-            if tuple(map(type, value)) == kinds:
-                for i, bound in bounds:
-                    if not -bound <= value[i] < bound:
-                        break
-                else:
-                    return value
-        except TypeError:
-            pass  # refused below, in words
-        return slowly(value)
-
-    def slowly(value: Any) -> list[Any]:
+    def write(value: Any) -> list[Any]:
         _load_numpy()
         if isinstance(value, dict):
             value = [value.get(field.name) for field in fields]

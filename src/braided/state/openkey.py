@@ -13,7 +13,7 @@ A cell is what the record says of a variable:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import msgspec
@@ -27,6 +27,8 @@ __all__ = ["OpenKey", "read_record"]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
+_FEW = 64
+"""So many entries of a map are read at once."""
 
 
 def read_record(record: bytes) -> tuple[list[int], dict[int, Any]]:
@@ -57,7 +59,6 @@ class OpenKey:
     __slots__ = (
         "_before",
         "_is_long",
-        "_part",
         "_place",
         "cells",
         "dirty",
@@ -85,7 +86,6 @@ class OpenKey:
         self.cells: dict[int, Any] = _NO_KEY
         self.timers: set[int] = set()
         self.dirty = False
-        self._part: bytes | None = None
         self._place = b""
         self._is_long = False
         self._before: list[int] = []
@@ -94,23 +94,17 @@ class OpenKey:
     def is_open(self) -> bool:
         return self.cells is not _NO_KEY
 
-    @property
-    def part(self) -> bytes:
-        """What stands for the key in the suffixes of its pieces."""
-        if self._part is None:
-            self._part = key_part(self.key)
-        return self._part
-
     def open(self, slot: SlotState, key: bytes) -> None:
         self.slot = slot
         self.key = key
-        self._part = None
         self._place, self._is_long = place, is_long = record_key(key)
         raw = slot.get(place)
         if raw is None:
             self._before, self.cells = [], {}
+        elif is_long:
+            self._before, self.cells = _decode(unwrap(place, raw)[1])
         else:
-            self._before, self.cells = _decode(unwrap(place, raw)[1] if is_long else raw)
+            self._before, self.cells = _decode(raw)
         if self.timers or self._before:
             self.timers = set(self._before)
         self.dirty = False
@@ -127,12 +121,24 @@ class OpenKey:
             self._write()
         self.cells = _NO_KEY
 
+    def set_timer(self, ms: int) -> None:
+        self.cells.get(0)  # refuses while no key is at hand
+        if ms not in self.timers:
+            self.timers.add(ms)
+            self.dirty = True
+
+    def drop_timer(self, ms: int) -> None:
+        self.cells.get(0)
+        if ms in self.timers:
+            self.timers.remove(ms)
+            self.dirty = True
+
     def _write(self) -> None:
         slot, timers, before = self.slot, self.timers, self._before
         if not self.cells and not timers:
             slot.delete(self._place)
         else:
-            record = _encode((sorted(timers), self.cells))
+            record = _encode((sorted(timers) if timers else [], self.cells))
             slot.put(self._place, wrap(self.key, record) if self._is_long else record)
         if timers or before:
             for ms in timers.difference(before):
@@ -141,15 +147,28 @@ class OpenKey:
                 if ms not in timers:
                     slot.delete(timer_key(ms, self.key)[0])
 
-    def entries(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """What lies in the slot under a prefix of this key's, with the task's changes."""
-        return list(self.slot.scan_over(prefix, sorted(self.touched.get(prefix, ()))))
+    def touch(self, prefix: bytes, place: bytes) -> None:
+        """Says that what lies at a place under a prefix of this key's was written."""
+        own = self.touched.get(prefix)
+        if own is None:
+            own = self.touched[prefix] = {}
+        own[place] = None
+
+    def entries(self, prefix: bytes, count: int | None = None) -> Iterable[tuple[bytes, bytes]]:
+        """What lies in the slot under a prefix of this key's, with the task's changes.
+
+        As it is at the call; where there may be much of it, it is read as one goes along.
+        """
+        own = self.touched.get(prefix, ())
+        if count is not None and count <= _FEW:
+            return self.slot.few_over(prefix, own, count)
+        return self.slot.scan_over(prefix, sorted(own))
 
     def _drop(self, variables: frozenset[int]) -> None:
         for variable in variables:
             for kind in (VALUE, CHUNK, ENTRY):
-                prefix = variable_place(kind, self.part, variable)
-                for place, _ in self.entries(prefix):
+                prefix = variable_place(kind, key_part(self.key), variable)
+                for place, _ in list(self.entries(prefix)):
                     self.slot.delete(place)
             del self.cells[variable]
         self.dirty = True

@@ -22,6 +22,7 @@ __all__ = [
     "CHUNK",
     "ENTRY",
     "EXPIRY",
+    "USER_KEY_BYTES_MAX",
     "VALUE",
     "chunk_place",
     "expiry_bound",
@@ -37,7 +38,7 @@ __all__ = [
 VALUE, CHUNK, ENTRY, EXPIRY = b"v", b"l", b"m", b"x"
 _DIGESTED = b"\xc1"  # begins no msgpack value
 _KEY_BYTES_MAX = 160
-_USER_KEY_BYTES_MAX = 200
+USER_KEY_BYTES_MAX = 200
 _DIGEST_BYTES = 32
 _variable = struct.Struct(">H").pack
 _number = struct.Struct(">Q").pack
@@ -52,7 +53,7 @@ def key_part(key: bytes) -> bytes:
 
 def user_part(user_key: bytes) -> bytes:
     """What stands for the key of a map's entry in its suffix."""
-    if len(user_key) <= _USER_KEY_BYTES_MAX:
+    if len(user_key) <= USER_KEY_BYTES_MAX:
         return user_key
     return _DIGESTED + hashlib.blake2b(user_key, digest_size=_DIGEST_BYTES).digest()
 

@@ -10,7 +10,7 @@ If the cache under the image fails in the middle, the slot is opened again witho
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import lmdb
 
@@ -44,11 +44,14 @@ class SlotState:
         new = self._new
         if suffix in new:
             return new[suffix]
+        old = self._old
+        if suffix in old:
+            return old[suffix]
         try:
-            value = self._old[suffix] = self._get(self.address + suffix)
+            value = old[suffix] = self._get(self.address + suffix)
         except lmdb.Error:
             self._use(self._reopen())
-            value = self._old[suffix] = self._get(self.address + suffix)
+            value = old[suffix] = self._get(self.address + suffix)
         return value
 
     def get_many(self, suffixes: Sequence[bytes]) -> list[bytes | None]:
@@ -94,6 +97,22 @@ class SlotState:
         """
         start, end = self.address + prefix, after(self.address + prefix)
         return _merge(self._stored(start, end), [(suffix, self._new[suffix]) for suffix in own])
+
+    def few_over(
+        self, prefix: bytes, own: Collection[bytes], count: int
+    ) -> list[tuple[bytes, bytes]]:
+        """What `scan_over` gives, where it is known that there are but a few, and how many."""
+        new = self._new
+        found = {suffix: value for suffix in own if (value := new[suffix]) is not None}
+        if len(found) < count:
+            start = self.address + prefix
+            # Of what is stored, that which the task has not written itself.
+            found |= {
+                suffix: value
+                for suffix, value in self._listed(start, after(start))
+                if suffix not in new
+            }
+        return sorted(found.items())
 
     def first(self, prefix: bytes) -> bytes | None:
         """The lowest suffix that starts with a prefix."""
@@ -159,6 +178,15 @@ class SlotState:
         except lmdb.Error:
             self._use(self._reopen())
             yield from self._image.scan(start, end)
+
+    def _listed(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        """The stored items of a range by their suffixes, all at once."""
+        cut = len(self.address)
+        try:
+            return [(key[cut:], value) for key, value in self._image.scan(start, end)]
+        except lmdb.Error:
+            self._use(self._reopen())
+            return [(key[cut:], value) for key, value in self._image.scan(start, end)]
 
 
 def empty_slot() -> SlotState:

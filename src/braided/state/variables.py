@@ -5,14 +5,14 @@ A variable knows how its values are encoded and nothing of keys; it works on wha
 pieces: what a key appended while it was open is one piece, and the others stay as they are.
 
 With a time to live, every value, entry and piece has its expiry in front. One that has expired is
-not there for any reader. It goes from the slot when `sweep` finds the note of its expiry. A note is
-made when something is new, not each time it is written again; a sweep that finds what was
-prolonged meanwhile makes another note.
+not there for any reader. It goes from the slot when a sweep (sweep.py) finds the note of its
+expiry, which is made when something is new, not each time it is written again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -21,20 +21,24 @@ from braided.state.openkey import OpenKey
 from braided.state.places import (
     CHUNK,
     ENTRY,
-    EXPIRY,
+    USER_KEY_BYTES_MAX,
     VALUE,
     chunk_place,
-    expiry_bound,
-    expiry_parts,
     expiry_place,
     is_digest,
+    key_part,
     user_part,
-    variable_of,
     variable_place,
 )
-from braided.state.slot import SlotState
 
-__all__ = ["INLINE_BYTES_MAX", "Codec", "ListVariable", "MapVariable", "ValueVariable", "sweep"]
+__all__ = [
+    "INLINE_BYTES_MAX",
+    "Codec",
+    "ListVariable",
+    "MapVariable",
+    "ValueVariable",
+    "expiry_of",
+]
 
 INLINE_BYTES_MAX = 512
 """A longer value lies beside the key's record, which is written whole whenever it changes."""
@@ -56,17 +60,29 @@ def _stamped(expiry_ms: int, data: bytes) -> bytes:
     return expiry_ms.to_bytes(_EXPIRY_BYTES, "big", signed=True) + data
 
 
-def _expiry_of(data: bytes) -> int:
+def expiry_of(data: bytes) -> int:
     return int.from_bytes(data[:_EXPIRY_BYTES], "big", signed=True)
 
 
 class _Variable:
+    _kind: bytes
+
     def __init__(self, key: OpenKey, number: int, codec: Codec, ttl_ms: int | None) -> None:
         self._key = key
         self._number = number
         self._encode = codec.encode
         self._decode = codec.decode
         self._ttl_ms = ttl_ms
+        self._owner: bytes | None = None
+        self._place = b""
+
+    def _begin(self) -> bytes:
+        """What the suffixes of this variable start with for the key at hand."""
+        owner = self._key.key
+        if owner is not self._owner:
+            self._owner = owner
+            self._place = variable_place(self._kind, key_part(owner), self._number)
+        return self._place
 
     def _note(self, expiry_ms: int, place: bytes) -> None:
         self._key.slot.put(expiry_place(expiry_ms, place), self._key.key)
@@ -74,6 +90,8 @@ class _Variable:
 
 class ValueVariable(_Variable):
     """A single value."""
+
+    _kind = VALUE
 
     def exists(self) -> bool:
         cell = self._key.cells.get(self._number)
@@ -90,22 +108,22 @@ class ValueVariable(_Variable):
             if expiry_ms <= self._key.now_ms:
                 return None
         if cell is True:
-            cell = self._key.slot.get(self._place())
+            cell = self._key.slot.get(self._begin())
         return self._decode(cell)  # type: ignore[no-any-return]
 
     def update(self, newValue: Any) -> None:
-        key, number = self._key, self._number
+        key, number, ttl_ms = self._key, self._number, self._ttl_ms
         data: Any = self._encode(newValue)
         old = key.cells.get(number)
         if len(data) > INLINE_BYTES_MAX:
-            key.slot.put(self._place(), data)
+            key.slot.put(self._begin(), data)
             data = True
-        elif old is True or (self._ttl_ms is not None and old is not None and old[1] is True):
-            key.slot.delete(self._place())
-        if self._ttl_ms is not None:
-            expiry_ms = key.now_ms + self._ttl_ms
+        elif old is True or (ttl_ms is not None and old is not None and old[1] is True):
+            key.slot.delete(self._begin())
+        if ttl_ms is not None:
+            expiry_ms = key.now_ms + ttl_ms
             if old is None:
-                self._note(expiry_ms, self._place())
+                self._note(expiry_ms, self._begin())
             data = [expiry_ms, data]
         key.cells[number] = data
         key.dirty = True
@@ -115,15 +133,14 @@ class ValueVariable(_Variable):
         old = key.cells.pop(self._number, None)
         if old is not None:
             if old is True or (self._ttl_ms is not None and old[1] is True):
-                key.slot.delete(self._place())
+                key.slot.delete(self._begin())
             key.dirty = True
-
-    def _place(self) -> bytes:
-        return variable_place(VALUE, self._key.part, self._number)
 
 
 class ListVariable(_Variable):
     """A list of values."""
+
+    _kind = CHUNK
 
     def __init__(self, key: OpenKey, number: int, codec: Codec, ttl_ms: int | None) -> None:
         super().__init__(key, number, codec, ttl_ms)
@@ -139,11 +156,14 @@ class ListVariable(_Variable):
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         appended = self._appended.copy()
-        stored = [] if self._key.cells.get(self._number) is None else list(self._chunks())
-        return self._values(stored, appended)
+        if self._key.cells.get(self._number) is None:
+            return map(self._decode, appended)
+        # The pieces are as they are now; what is in them is unpacked as it is asked for.
+        stored = chain.from_iterable(map(_decode, list(self._chunks())))
+        return map(self._decode, chain(stored, appended))
 
     def put(self, newState: Iterable[Any]) -> None:
-        values = [self._encode(value) for value in newState]
+        values = list(map(self._encode, newState))
         self._check(values)
         self.clear()
         self._append(values)
@@ -152,7 +172,7 @@ class ListVariable(_Variable):
         self._append([self._encode(newState)])
 
     def appendList(self, newState: Iterable[Any]) -> None:
-        values = [self._encode(value) for value in newState]
+        values = list(map(self._encode, newState))
         self._check(values)
         self._append(values)
 
@@ -161,7 +181,7 @@ class ListVariable(_Variable):
         self._appended.clear()
         cell = key.cells.pop(self._number, None)
         if cell is not None:
-            prefix = self._prefix()
+            prefix = self._begin()
             for number in range(*cell):
                 key.slot.delete(chunk_place(prefix, number))
             key.dirty = True
@@ -182,7 +202,7 @@ class ListVariable(_Variable):
             return
         key = self._key
         first, last = key.cells.get(self._number) or (0, 0)
-        place = chunk_place(self._prefix(), last)
+        place = chunk_place(self._begin(), last)
         data = _encode(self._appended)
         if self._ttl_ms is not None:
             expiry_ms = key.now_ms + self._ttl_ms
@@ -195,30 +215,25 @@ class ListVariable(_Variable):
 
     def _chunks(self) -> Iterator[bytes]:
         """The pieces that are there for a reader."""
-        key, prefix = self._key, self._prefix()
+        key, prefix, expires = self._key, self._begin(), self._ttl_ms is not None
         get = key.slot.get
         for number in range(*key.cells[self._number]):
             data = get(chunk_place(prefix, number))
             if data is None:
                 continue  # swept
-            if self._ttl_ms is not None:
-                if _expiry_of(data) <= key.now_ms:
+            if expires:
+                if expiry_of(data) <= key.now_ms:
                     continue
                 data = data[_EXPIRY_BYTES:]
             yield data
 
-    def _values(self, stored: list[bytes], appended: list[bytes]) -> Iterator[tuple[Any, ...]]:
-        decode = self._decode
-        for chunk in stored:
-            yield from map(decode, _decode(chunk))
-        yield from map(decode, appended)
-
-    def _prefix(self) -> bytes:
-        return variable_place(CHUNK, self._key.part, self._number)
-
 
 class MapVariable(_Variable):
     """Values by a key of the user's."""
+
+    _kind = ENTRY
+    _made: Callable[[Any], Any] | None = None
+    """What `getValue` makes of a value, if that is not the value itself."""
 
     def __init__(
         self, key: OpenKey, number: int, keys: Codec, codec: Codec, ttl_ms: int | None
@@ -226,7 +241,6 @@ class MapVariable(_Variable):
         super().__init__(key, number, codec, ttl_ms)
         self._encode_key = keys.encode
         self._decode_key = keys.decode
-        self._begun = (b"", b"")
 
     def exists(self) -> bool:
         if not self._key.cells.get(self._number):
@@ -234,54 +248,65 @@ class MapVariable(_Variable):
         return self._ttl_ms is None or next(self._entries(), None) is not None
 
     def getValue(self, key: Any) -> Any:
-        part = user_part(self._encode_key(key))
-        if not self._key.cells.get(self._number):
+        part = self._encode_key(key)
+        open_key = self._key
+        if not open_key.cells.get(self._number):
             return None
-        data = self._key.slot.get(self._prefix() + part)
-        found = None if data is None else self._read(part, data)
-        return None if found is None else self._decode(found[1])
+        is_long = len(part) > USER_KEY_BYTES_MAX
+        if is_long:
+            part = user_part(part)
+        data = open_key.slot.get(self._begin() + part)
+        if data is None:
+            return None
+        if is_long or self._ttl_ms is not None:
+            found = self._read(part, data)
+            if found is None:
+                return None
+            data = found[1]
+        value = self._decode(data)
+        return value if self._made is None else self._made(value)
 
     def containsKey(self, key: Any) -> bool:
         part = user_part(self._encode_key(key))
         if not self._key.cells.get(self._number):
             return False
-        data = self._key.slot.get(self._prefix() + part)
+        data = self._key.slot.get(self._begin() + part)
         return data is not None and self._read(part, data) is not None
 
     def updateValue(self, key: Any, value: Any) -> None:
-        user_key, data = self._encode_key(key), self._encode(value)
-        part = user_part(user_key)
-        if is_digest(part):
-            data = _encode((user_key, data))
-        open_key, prefix = self._key, self._prefix()
-        place = prefix + part
+        part, data = self._encode_key(key), self._encode(value)
+        if len(part) > USER_KEY_BYTES_MAX:
+            data = _encode((part, data))
+            part = user_part(part)
+        open_key, prefix = self._key, self._begin()
+        slot, place = open_key.slot, prefix + part
         count = open_key.cells.get(self._number, 0)
-        is_new = not count or open_key.slot.get(place) is None
+        is_new = not count or slot.get(place) is None
         if self._ttl_ms is not None:
             expiry_ms = open_key.now_ms + self._ttl_ms
             data = _stamped(expiry_ms, data)
             if is_new:
                 self._note(expiry_ms, place)
-        open_key.slot.put(place, data)
-        open_key.touched.setdefault(prefix, {})[place] = None
+        slot.put(place, data)
+        open_key.touch(prefix, place)
         if is_new:
             open_key.cells[self._number] = count + 1
             open_key.dirty = True
 
     def iterator(self) -> Iterator[tuple[Any, Any]]:
         keys, values = self._decode_key, self._decode
-        return ((tuple(keys(k)), tuple(values(v))) for k, v in self._entries())
+        return ((keys(key), values(value)) for key, value in self._entries())
 
     def keys(self) -> Iterator[Any]:
         decode = self._decode_key
-        return (tuple(decode(key)) for key, _ in self._entries())
+        return (decode(key) for key, _ in self._entries())
 
     def values(self) -> Iterator[Any]:
         decode = self._decode
-        return (tuple(decode(value)) for _, value in self._entries())
+        return (decode(value) for _, value in self._entries())
 
     def removeKey(self, key: Any) -> None:
-        place = self._prefix() + user_part(self._encode_key(key))
+        place = self._begin() + user_part(self._encode_key(key))
         open_key = self._key
         count = open_key.cells.get(self._number)
         if count and open_key.slot.get(place) is not None:
@@ -289,16 +314,18 @@ class MapVariable(_Variable):
 
     def clear(self) -> None:
         open_key = self._key
-        if open_key.cells.pop(self._number, None):
-            for place, _ in open_key.entries(self._prefix()):
+        count = open_key.cells.pop(self._number, None)
+        if count:
+            prefix = self._begin()
+            for place, _ in open_key.entries(prefix, count):
                 open_key.slot.delete(place)
-                open_key.touched.setdefault(self._prefix(), {})[place] = None
+                open_key.touch(prefix, place)
             open_key.dirty = True
 
     def _remove(self, place: bytes, count: int) -> None:
         open_key = self._key
         open_key.slot.delete(place)
-        open_key.touched.setdefault(self._prefix(), {})[place] = None
+        open_key.touch(self._begin(), place)
         if count == 1:
             del open_key.cells[self._number]
         else:
@@ -307,79 +334,21 @@ class MapVariable(_Variable):
 
     def _entries(self) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of the entries that are there for a reader, as they are at the call."""
-        open_key = self._key
-        if not open_key.cells.get(self._number):
+        count = self._key.cells.get(self._number)
+        if not count:
             return iter(())
-        prefix = self._prefix()
-        found = open_key.slot.scan_over(prefix, sorted(open_key.touched.get(prefix, ())))
+        prefix = self._begin()
+        found = self._key.entries(prefix, count)
         cut = len(prefix)
         return filter(None, (self._read(place[cut:], data) for place, data in found))
 
     def _read(self, part: bytes, data: bytes) -> tuple[bytes, bytes] | None:
         """The key and the value of an entry; None if it has expired."""
         if self._ttl_ms is not None:
-            if _expiry_of(data) <= self._key.now_ms:
+            if expiry_of(data) <= self._key.now_ms:
                 return None
             data = data[_EXPIRY_BYTES:]
         if is_digest(part):
             user_key, data = _decode(data)
             return user_key, data
         return part, data
-
-    def _prefix(self) -> bytes:
-        part = self._key.part
-        if self._begun[0] is not part:
-            self._begun = (part, variable_place(ENTRY, part, self._number))
-        return self._begun[1]
-
-
-def sweep(slot: SlotState, key: OpenKey, now_ms: int) -> int:
-    """Removes from a slot what has expired; how much that was. No key may be open."""
-    removed = 0
-    for noted, owner in list(slot.scan(EXPIRY, expiry_bound(now_ms + 1))):
-        slot.delete(noted)
-        place = expiry_parts(noted)
-        key.open(slot, owner)
-        expiry_ms = _swept(key, place, variable_of(place, owner), now_ms)
-        if expiry_ms is None:
-            removed += 1
-        elif expiry_ms > now_ms:
-            slot.put(expiry_place(expiry_ms, place), owner)
-        key.close()
-    return removed
-
-
-def _swept(key: OpenKey, place: bytes, number: int, now_ms: int) -> int | None:
-    """Removes what lies at a place if it has expired; else when it will, 0 if it is gone."""
-    cell = key.cells.get(number)
-    if cell is None:
-        return 0
-    if place[:1] == VALUE:
-        if cell[0] > now_ms:
-            return int(cell[0])
-        del key.cells[number]
-        if cell[1] is True:
-            key.slot.delete(place)
-        key.dirty = True
-        return None
-    data = key.slot.get(place)
-    if data is None:
-        return 0
-    if _expiry_of(data) > now_ms:
-        return _expiry_of(data)
-    key.slot.delete(place)
-    key.dirty = True
-    if place[:1] == ENTRY:
-        key.touched.setdefault(variable_place(ENTRY, key.part, number), {})[place] = None
-        left: Any = cell - 1
-    else:
-        first, last = cell
-        prefix = variable_place(CHUNK, key.part, number)
-        while first < last and key.slot.get(chunk_place(prefix, first)) is None:
-            first += 1
-        left = [first, last] if first < last else None
-    if left:
-        key.cells[number] = left
-    else:
-        del key.cells[number]
-    return None
