@@ -114,6 +114,16 @@ def test_a_command_that_changes_nothing_leaves_the_proposal() -> None:
     assert taken(commands) == moved(TABLE)
 
 
+def test_a_batch_gets_the_channels_it_needs_at_least_unless_a_user_asks_for_others() -> None:
+    commands = Commands({"o": TABLE}, Bell("nowhere"))
+    commands.propose({"o": moved(TABLE)})
+    more = commands.take(lambda name: np.ones(8), {"o": 4})["o"]
+    assert (more.channels, more.epoch) == (4, TABLE.epoch + 1)
+    assert commands.take(lambda name: np.ones(8), {"o": 1})["o"] is TABLE
+    commands.rescale(3, None)
+    assert commands.take(lambda name: np.ones(8), {"o": 4})["o"].channels == 3
+
+
 def test_a_pin_joins_whatever_table_the_batch_gets() -> None:
     commands = Commands({"o": TABLE}, Bell("nowhere"))
     pin = Pin(b"hot", hash=11, check=5, slot=6)  # its hash is slot 3's

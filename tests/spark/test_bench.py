@@ -94,10 +94,10 @@ def test_skew_runs_all_sides_and_finds_their_output_identical(place: Arena) -> N
 
 
 def test_surge_loses_no_row_and_counts_what_was_held(place: Arena) -> None:
-    size = surge.Size(50, before_s=0.5, surge_s=0.5, after_s=0.5, interval_s=0.3, keys=10)
+    size = surge.Size(40, before_s=0.5, surge_s=0.5, after_s=0.5, interval_s=0.3, keys=10)
     result = surge.measure(place, size, silent)
     assert result["no_row_lost"] is True
-    assert result["rows"] == 50 * 0.5 * (1 + 4 + 1)
+    assert result["rows"] == 40 * 0.5 * (1 + 4 + 1)
     assert result["few_channel_s"] > 0 and result["many_channel_s"] > result["few_channel_s"]
     assert result["ideal_channel_s"] == 2 * 1.0 + 8 * 0.5
 

@@ -122,6 +122,7 @@ class FlowView:
     latency_s: float | None
     operators: Mapping[str, OperatorView]
     upstream: Mapping[str, tuple[str, ...]]
+    channel_s: float = 0.0  # what one more channel, of any operator, adds to the overhead
 
     def fed_by_source(self, name: str) -> bool:
         return not self.upstream.get(name)

@@ -72,7 +72,12 @@ class Wish:
 
 @runtime_checkable
 class ScalePolicy(Protocol):
-    """How many channels."""
+    """How many channels.
+
+    A policy that goes by the rates of the view, and not by what it has seen of itself, may say so
+    with an attribute `by_rate = True`. Then it is also asked right before a batch whose input is
+    known to be much larger than the last, with its memory as it is, and in another thread.
+    """
 
     def scale(
         self, flow: FlowView, limits: Limits, memory: Memory
