@@ -85,7 +85,7 @@ def test_rescale_sees_both_sides_pause_and_arrive_at_the_same_totals(place: Aren
 
 
 def test_skew_runs_all_sides_and_finds_their_output_identical(place: Arena) -> None:
-    size = skew.Size(rows=60, braided=2, static=1, native=1, warm=1, keys=20, channels=2)
+    size = skew.Size(60, braided=2, static=1, native=1, warm=1, warm_rows=40, keys=20, channels=2)
     result = skew.measure(place, skew.Case(1.0, 16), size, silent)
     assert result["identical"] is True
     assert min(result["bound_ratio"], result["static_bound_ratio"], result["wall_ratio"]) > 0

@@ -104,7 +104,7 @@ class Controller:
             if not own.is_settled(operator):
                 continue
             where = hosts.get(name) if hosts is not None else None
-            table, said = own.plan(view.batch, view.interval_s, operator, wishes.get(name), where)
+            table, said = own.plan(view.batch, view.period_s, operator, wishes.get(name), where)
             events += said
             if table is not None:
                 tables[name] = table

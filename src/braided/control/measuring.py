@@ -75,6 +75,7 @@ class Measuring:
             operators=views,
             upstream=sample.upstream,
             channel_s=self._overhead.per_channel_s(),
+            collected_s=sample.collected_s,
         )
 
     def _operator(

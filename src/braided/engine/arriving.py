@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame
 
 from braided.engine.checkpoint import SparkLog
 
-__all__ = ["input_size"]
+__all__ = ["input_size", "known_bytes"]
 
-_FILES = "LogicalRelation"
-_NOTHING = "LocalRelation"
+_UNKNOWN = 2**63 - 1
+"""What Spark adds for an input of which it knows nothing, such as the tick."""
 
 log = logging.getLogger("braided")
 
@@ -25,22 +25,16 @@ log = logging.getLogger("braided")
 def input_size(df: DataFrame, spark_log: SparkLog, batch: int) -> float | None:
     """Rows or bytes that a batch takes in; None if that is not known."""
     rows = spark_log.rows(batch)
-    return _bytes(df) if rows is None else float(rows)
-
-
-def _bytes(df: DataFrame) -> float | None:
-    """The bytes of files, where files are all that there is but for the tick."""
+    if rows is not None:
+        return float(rows)
     try:
-        leaves = df._jdf.queryExecution().analyzed().collectLeaves()
-        total, others = 0.0, 0
-        for number in range(leaves.size()):
-            leaf = leaves.apply(number)
-            kind = leaf.getClass().getSimpleName()
-            if kind == _FILES:
-                total += float(leaf.stats().sizeInBytes().toString())
-            elif kind != _NOTHING:
-                others += 1
-    except Py4JError as error:  # how Spark plans is its own business, and may change
+        estimated = int(df._jdf.queryExecution().analyzed().stats().sizeInBytes())
+    except (Py4JError, TypeError) as error:  # how Spark plans is its own business, and may change
         log.debug("the size of a batch is not known: %s", error)
         return None
-    return total if others <= 1 and total > 0 else None
+    return known_bytes(estimated)
+
+
+def known_bytes(estimated: int) -> float | None:
+    """The part of an estimate that comes from inputs whose size is known; None if there is none."""
+    return float(estimated % _UNKNOWN) or None
