@@ -133,7 +133,8 @@ def measure(place: Arena, size: Size, progress: Progress) -> dict[str, Any]:
         "elastic_channel_s": round(cost, 1),
         "ideal_channel_s": round(size.ideal_channel_s, 1),
         "cost_ratio": round(cost / size.ideal_channel_s, 2),
-        "batches_to_follow": _batches_to_follow(own, size),
+        "surge_channels": int(np.median(_in_surge(own, size) or [0])),
+        "batches_to_follow": _batches_to_follow(_in_surge(own, size)),
         "channels": _channels(own),
     }
 
@@ -218,16 +219,18 @@ def _channel_s(seen: _Seen, size: Size) -> float:
     return float(sum(count * max(0.0, end - begin) for count, begin, end in held))
 
 
-def _batches_to_follow(seen: _Seen, size: Size) -> int | None:
-    """How many batches after the first one with surging rows have as many channels as needed."""
-    starts, channels = _starts_s(seen), _channels(seen)
-    first = next((n for n, at_s in enumerate(starts) if at_s > size.before_s + _FILE_S), None)
-    if first is None:
+def _in_surge(seen: _Seen, size: Size) -> list[int]:
+    """The channels of the batches with surging rows, from the first one on."""
+    first_s, end_s = size.before_s + _FILE_S, size.before_s + size.surge_s
+    held = zip(_starts_s(seen), _channels(seen), strict=True)
+    return [channels for at_s, channels in held if first_s < at_s <= end_s]
+
+
+def _batches_to_follow(channels: list[int]) -> int | None:
+    """How many batches of a surge have fewer channels than it gets, which most of them have."""
+    if not channels:
         return None
-    for number, count in enumerate(channels[first:]):
-        if count >= size.many:
-            return number
-    return None
+    return next(n for n, count in enumerate(channels) if count >= np.median(channels))
 
 
 def _operator(batch: Any) -> Any:
