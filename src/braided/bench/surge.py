@@ -174,7 +174,7 @@ def _feed(directory: Path, size: Size, seen: _Seen, query: braided.ElasticQuery)
         count = round(size.rate(at_s) * _FILE_S)
         time.sleep(max(0.0, due_s - time.time()))
         # A microsecond apart, so that the files are as long as their rows are many.
-        arrived = due_s + np.arange(count) * 1e-6
+        arrived = due_s - np.arange(count) * 1e-6
         table = pa.table({"k": chance.integers(0, size.keys, count), "v": arrived})
         hidden = directory / f".{due_s:.3f}.parquet"
         pq.write_table(table, hidden)
