@@ -164,7 +164,7 @@ class Engine:
             identity = f"{self._flow_id}/{name}"
             sink.open(Sitting(self._spark, self._files, self.view.batch, identity))
         self._configured = False
-        self._warm = 0
+        self.reserved = 0
         self._published: tuple[Prepared, ...] = ()
         # A stop may have come between a batch and the one that its watermark asked for.
         self._ring(had_input=not started.fresh)
@@ -224,14 +224,20 @@ class Engine:
             lambda batch, content: self.progress.amend(batch, "control", content),
             lambda: waiting_rows(self.spark_progress()),
             self._hashes,
-            # Whoever waits for a worker to start, when a surge is there, waits too long.
-            None if policies.scale == "off" else lambda: self.warm(most),
+            None if policies.scale == "off" else lambda: self._reserve(most),
         )
 
     def _proposed(self, tables: Mapping[str, RoutingTable]) -> None:
         """Tables that the controller would like, from its own thread."""
-        self.warm(max(table.channels for table in tables.values()))
+        channels = max(table.channels for table in tables.values())
+        if channels > self.reserved:
+            self.warm(channels)
         self.commands.propose(tables)
+
+    def _reserve(self, channels: int) -> None:
+        """Has workers for as many channels as there may be before a surge needs them."""
+        self.warm(channels)
+        self.reserved = channels
 
     def _propose_pin(self, name: str, change: Pin | bytes) -> None:
         self.commands.propose_pin(name, change)
@@ -256,9 +262,7 @@ class Engine:
         """Starts Python workers for more channels than any batch had, before one needs them."""
         context = self._spark.sparkContext
         workers = min(channels, context.defaultParallelism)
-        known = max(self._warm, *(table.channels for table in self.tables.values()))
-        if workers > known:
-            self._warm = workers
+        if workers > max(table.channels for table in self.tables.values()):
             rows = self._spark.range(workers).repartition(workers)
             rows.mapInArrow(import_task, rows.schema).write.format("noop").mode("overwrite").save()
 
