@@ -40,5 +40,10 @@ def test_channels_are_never_given_up_ahead() -> None:
     assert outlook(Ds2(), Limits(channels_max=4)).wishes(4.0, 1.0)["o"].channels == 4
 
 
+def test_a_bound_on_all_channels_together_is_kept() -> None:
+    assert outlook(Ds2(), Limits(total_max=3)).wishes(4.0, 1.0)["o"].channels == 3
+    assert outlook(Ds2(), Limits(total_max=2)).wishes(4.0, 1.0) == {}
+
+
 def test_who_goes_by_its_own_past_is_not_asked() -> None:
     assert outlook(Saso()).wishes(4.0, 1.0) == {}

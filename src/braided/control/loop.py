@@ -152,7 +152,7 @@ class Controller:
         if limits.total_max is None:
             return wishes
         # Who gets fewer channels gets them later: until then they are not free for others.
-        room = max(0, limits.total_max - sum(o.channels for o in view.operators.values()))
+        room = limits.room(sum(o.channels for o in view.operators.values()))
         granted = {}
         for name, wish in wishes.items():
             now = view.operators[name].channels

@@ -54,10 +54,13 @@ class Outlook:
 
     def _more(self, asked: Mapping[str, Wish], faster: float) -> dict[str, Wish]:
         found = {}
+        room = self.limits.room(sum(o.channels for o in self.view.operators.values()))
         for name, wish in asked.items():
             operator = self.view.operators[name]
-            channels = self.limits.clamp(wish.channels, operator.table.slots.size)
+            wanted = self.limits.clamp(wish.channels, operator.table.slots.size)
+            channels = min(wanted, operator.channels + room)
             if channels > operator.channels:
+                room -= channels - operator.channels
                 reason = f"input comes {faster:.1f} times as fast as before: {wish.reason}"
                 found[name] = replace(wish, channels=channels, reason=reason)
         return found

@@ -10,6 +10,7 @@ Policies are found by name (`braided.control.registry`) or passed as objects.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -51,6 +52,10 @@ class Limits:
     def clamp(self, channels: int, slots: int) -> int:
         """The nearest number that is allowed; more channels than slots would idle."""
         return max(1, min(max(channels, self.channels_min), self.channels_max, slots))
+
+    def room(self, channels: int) -> int:
+        """How many channels there may be beside so many, those of all operators together."""
+        return sys.maxsize if self.total_max is None else max(0, self.total_max - channels)
 
     def levels(self, slots: int) -> tuple[int, ...]:
         """The numbers of channels that a step-by-step policy goes through."""
