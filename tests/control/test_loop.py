@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braided.control.balancers import Static
+from braided.control.balancers import Elasticutor, Static
 from braided.control.events import (
     Decided,
     Event,
@@ -93,6 +93,20 @@ def hot(slot: int = 0, rows: float = 2000.0) -> np.ndarray:
     counted = np.full(SLOTS, 100.0)
     counted[slot : slot + 4] = rows
     return counted
+
+
+def test_what_a_plan_saves_is_counted_by_the_batch_however_long_that_is() -> None:
+    prices = Prices(least_batch_s=0.05)
+    table = RoutingTable(0, 4, np.arange(SLOTS) // 8)
+    rows = np.full(SLOTS, 100.0)
+    rows[:8] = [20, *[117] * 7]  # 39 ms more than the others; half of it can go
+    short = Controller(Settings(scale=Off(), balance=Elasticutor(1.01), prices=prices))
+    assert not short.step(sample(0, table, rows)).tables
+    # The same rates in batches of four seconds, eager ones, whose interval is still one.
+    whole = sample(0, table, 4 * rows)
+    longer = replace(whole, collected_s=4.0)
+    eager = Controller(Settings(scale=Off(), balance=Elasticutor(1.01), prices=prices))
+    assert eager.step(longer).tables
 
 
 def test_a_cycle_measures_decides_plans_and_later_judges() -> None:
@@ -183,7 +197,7 @@ def test_what_saves_less_of_a_batch_than_clocks_can_tell_does_not_pay() -> None:
     seen = view(table, np.full(4, 0.02))  # 40 ms of each second
     assert weigh(seen, after, Prices()).pays
     assert not weigh(seen, after, Prices(least_batch_s=0.05)).pays
-    assert weigh(seen, after, Prices(least_batch_s=0.05), interval_s=2.0).pays
+    assert weigh(seen, after, Prices(least_batch_s=0.05), period_s=2.0).pays
 
 
 def test_nothing_is_decided_on_the_first_batches_with_rows() -> None:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from braided.control.events import Failed, read
 from braided.control.rates import Ds2, Off
 from braided.control.table import Pin, RoutingTable
+from braided.engine.arriving import known_bytes
+from braided.engine.checkpoint import SparkLog
 from braided.engine.commands import Commands
 from braided.engine.eventlog import EventLog
 from braided.engine.heavy import HeavyKeys
@@ -114,6 +116,16 @@ def test_a_command_that_changes_nothing_leaves_the_proposal() -> None:
     assert taken(commands) == moved(TABLE)
 
 
+def test_a_batch_gets_the_channels_it_needs_at_least_unless_a_user_asks_for_others() -> None:
+    commands = Commands({"o": TABLE}, Bell("nowhere"))
+    commands.propose({"o": moved(TABLE)})
+    more = commands.take(lambda name: np.ones(8), {"o": 4})["o"]
+    assert (more.channels, more.epoch) == (4, TABLE.epoch + 1)
+    assert commands.take(lambda name: np.ones(8), {"o": 1})["o"] is TABLE
+    commands.rescale(3, None)
+    assert commands.take(lambda name: np.ones(8), {"o": 4})["o"].channels == 3
+
+
 def test_a_pin_joins_whatever_table_the_batch_gets() -> None:
     commands = Commands({"o": TABLE}, Bell("nowhere"))
     pin = Pin(b"hot", hash=11, check=5, slot=6)  # its hash is slot 3's
@@ -199,3 +211,27 @@ def test_rows_behind_the_latest_offsets_are_waiting() -> None:
     assert waiting_rows({"sources": [kafka, files]}) == 31.5
     assert waiting_rows({"sources": [{"endOffset": None}]}) == 0.0
     assert waiting_rows(None) == 0.0
+
+
+def test_bytes_of_files_are_told_from_inputs_of_unknown_size() -> None:
+    tick = 2**63 - 1
+    assert known_bytes(2766) == 2766
+    assert known_bytes(tick + 1792) == 1792
+    assert known_bytes(tick) is None
+    assert known_bytes(2 * tick) is None
+
+
+def offsets(checkpoint: Path, batch: int, *sources: str) -> None:
+    (checkpoint / "offsets").mkdir(exist_ok=True)
+    lines = ["v1", '{"batchTimestampMs":0}', *sources, "0"]  # the tick is the last
+    (checkpoint / "offsets" / str(batch)).write_text("\n".join(lines))
+
+
+def test_offsets_that_count_rows_tell_the_size_of_a_batch(tmp_path: Path) -> None:
+    offsets(tmp_path, 0, '{"t":{"0":5,"1":7}}', '{"u":{"0":1}}')
+    offsets(tmp_path, 1, '{"t":{"0":9,"1":8}}', '{"u":{"0":4}}')
+    offsets(tmp_path, 2, '{"logOffset":3}', '{"u":{"0":5}}')
+    log = SparkLog(tmp_path)
+    assert log.rows(0) is None
+    assert log.rows(1) == 4 + 1 + 3
+    assert log.rows(2) is None

@@ -85,6 +85,27 @@ def test_a_surge_is_followed_within_three_batches(policy: Ds2 | Model) -> None:
     assert run.summary()["latency_p99_s"] < 0.2 * float(still.summary()["latency_p99_s"])
 
 
+def test_a_surge_that_is_seen_coming_delays_nobody() -> None:
+    calm = Flow(
+        Cluster(hosts=1, cores=16, overhead_s=0.35, channel_s=0.045),
+        (SimOperator("work", Zipf(keys=500, skew=0.0), channels=2),),
+        Spike(500, 2000, 15, 20),
+        duration_s=60,
+        sized=True,
+    )
+    seen = Settings(limits=Limits(channels_max=16))
+    large = Settings(limits=Limits(channels_min=8, channels_max=8))
+    run = simulate(calm, seen)
+    best = max(b.latency_max_s for b in simulate(calm, large).batches[5:])
+    assert max(b.latency_max_s for b in run.batches[5:]) <= 1.2 * best
+    ideal = 2 * 40 + 8 * 20
+    assert sum(b.channels * max(1.0, b.duration_s) for b in run.batches) <= 1.3 * ideal
+    surge = next(n for n, b in enumerate(run.batches) if b.start_s > 15.5)
+    said = next(e for e in run.events if isinstance(e, Decided) and e.batch == surge)
+    assert said.reason.startswith("input comes 3.9 times as fast")
+    assert run.batches[surge].channels == said.channels_after > 2
+
+
 def test_saso_follows_a_surge_level_by_level_and_comes_to_rest() -> None:
     flow = replace(SURGE, arrivals=Spike(2000, 5000, 40, 200), duration_s=140)
     run = simulate(flow, Settings(scale=Saso(), limits=Limits(channels_max=32)))

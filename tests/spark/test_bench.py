@@ -85,7 +85,7 @@ def test_rescale_sees_both_sides_pause_and_arrive_at_the_same_totals(place: Aren
 
 
 def test_skew_runs_all_sides_and_finds_their_output_identical(place: Arena) -> None:
-    size = skew.Size(rows=60, braided=2, static=1, native=1, warm=1, keys=20, channels=2)
+    size = skew.Size(60, braided=2, static=1, native=1, warm=1, warm_rows=40, keys=20, channels=2)
     result = skew.measure(place, skew.Case(1.0, 16), size, silent)
     assert result["identical"] is True
     assert min(result["bound_ratio"], result["static_bound_ratio"], result["wall_ratio"]) > 0
@@ -94,10 +94,10 @@ def test_skew_runs_all_sides_and_finds_their_output_identical(place: Arena) -> N
 
 
 def test_surge_loses_no_row_and_counts_what_was_held(place: Arena) -> None:
-    size = surge.Size(50, before_s=0.5, surge_s=0.5, after_s=0.5, interval_s=0.3, keys=10)
+    size = surge.Size(40, before_s=0.5, surge_s=0.5, after_s=0.5, interval_s=0.3, keys=10)
     result = surge.measure(place, size, silent)
     assert result["no_row_lost"] is True
-    assert result["rows"] == 50 * 0.5 * (1 + 4 + 1)
+    assert result["rows"] == 40 * 0.5 * (1 + 4 + 1)
     assert result["few_channel_s"] > 0 and result["many_channel_s"] > result["few_channel_s"]
     assert result["ideal_channel_s"] == 2 * 1.0 + 8 * 0.5
 

@@ -127,6 +127,30 @@ def test_channels_follow_the_work_within_their_bounds_and_a_restart_remembers(la
     is_exact(lab, flow, keys, 6)
 
 
+def test_a_batch_that_is_known_to_be_large_has_its_channels_at_once(lab: Lab) -> None:
+    feed = lab.feed("k int")
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Waits, "k int, n int")
+    keys = keys_of_slots(lab, set(range(16)), 40)
+    options: dict[str, Any] = {"slots": 16, "channels.max": 3}
+    with lab.running(flow, channels=1, **options) as query:
+        for _ in range(4):
+            step(lab, feed, query, keys[:1])
+        assert query.routing()["Waits"].channels == 1
+        assert query._engine.reserved == 3  # workers for what may come
+        # Forty times the rows, in forty times the bytes: more than two seconds of work.
+        feed.add([(key,) for _ in range(ROWS_PER_KEY) for key in keys], files=40)
+        query.processAllAvailable()
+        assert query._engine._steering.settled(30)
+        table = query.routing()["Waits"]
+        last = query.lastProgress
+    assert last is not None
+    assert last["braided"]["operators"]["Waits"]["rows"] == len(keys) * ROWS_PER_KEY
+    assert last["braided"]["operators"]["Waits"]["channels"] == table.channels > 1
+    decided = next(e for e in events_of(lab) if isinstance(e, Decided) and not e.held)
+    assert (decided.kind, decided.batch) == ("scale-up", last["batchId"])
+    assert decided.reason.startswith("input comes ")
+
+
 class Fails:
     def __init__(self) -> None:
         self.asked = 0

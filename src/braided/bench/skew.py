@@ -5,6 +5,10 @@ follow a zipf law and are dealt out anew ω times a minute, where a batch stands
 channels need for it when nobody waits for anybody. All sides do the same work on the same
 rows. No assignment is done before max(rows/16, rows of the hottest key) milliseconds: the bound.
 
+Where keys are shuffled every few seconds a batch stands for a second, elsewhere for longer: then
+less of its time is what any batch takes, whatever it does. The first batches of a query, which are
+small, are not counted.
+
 `bound_ratio` is the median, from the second batch after each shuffle on, of the busiest channel's
 busy time over the bound; `wall_ratio` is the same for the whole batch, with all that it does
 besides.
@@ -32,7 +36,9 @@ _NAME = "totals"
 
 @dataclass(frozen=True)
 class Size:
-    """Rows a batch, batches that each side is measured with, and those before that are not."""
+    """Rows a batch, batches that each side is measured with, and those before, which have
+    `warm_rows`.
+    """
 
     rows: int
     braided: int
@@ -40,6 +46,7 @@ class Size:
     native: int
     warm: int = 2
     warm_braided: int = 5  # the controller begins with the fourth batch
+    warm_rows: int = 4_000
     keys: int = KEYS
     channels: int = CHANNELS
 
@@ -57,6 +64,8 @@ class Case:
 
 _FULL = [Case(skew, omega) for skew in (0.5, 0.8, 1.0) for omega in (0, 2, 16)]
 _QUICK = [Case(0.8, 16)]
+_RESTLESS = 10
+"""Shuffles a minute from which on a batch has to be short to see the keys twice."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +80,24 @@ class _Input:
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
     need_native()
     # To start a worker for each channel takes longer than a short run.
-    few = Size(4_000, braided=8, static=3, native=1, channels=CHANNELS // 2)
-    size = few if quick else Size(16_000, braided=36, static=12, native=6)
-    conf = {"spark.sql.shuffle.partitions": str(size.channels)}
-    with arena("skew", conf, cores=size.channels) as place:
-        cases = [measure(place, case, size, progress) for case in (_QUICK if quick else _FULL)]
-    return {"channels": size.channels, "keys": KEYS, "row_ms": 1, "cases": cases, "quick": quick}
+    channels = CHANNELS // 2 if quick else CHANNELS
+    conf = {"spark.sql.shuffle.partitions": str(channels)}
+    with arena("skew", conf, cores=channels) as place:
+        cases = [
+            measure(place, case, _size(case, channels, quick), progress)
+            for case in (_QUICK if quick else _FULL)
+        ]
+    return {"channels": channels, "keys": KEYS, "row_ms": 1, "cases": cases, "quick": quick}
+
+
+def _size(case: Case, channels: int, quick: bool) -> Size:
+    if quick:
+        return Size(8_000, braided=8, static=4, native=1, channels=channels)
+    if case.shuffles_per_minute >= _RESTLESS:
+        return Size(16_000, braided=16, static=6, native=2, channels=channels)
+    # Where keys are shuffled at all, that is in the middle, after six batches.
+    count = 9 if case.shuffles_per_minute else 5
+    return Size(40_000, braided=count, static=2, native=1, channels=channels)
 
 
 def measure(place: Arena, case: Case, size: Size, progress: Progress) -> dict[str, Any]:
@@ -99,22 +120,20 @@ def measure(place: Arena, case: Case, size: Size, progress: Progress) -> dict[st
         "native": (size.native, size.warm, lambda rows, at, out: _native(place, rows, at, out)),
     }
     seen: dict[str, list[Any]] = {}
-    frames = []
-    compared = min(count + warm for count, warm, _ in sides.values())
+    identical = True
     for name, (count, warm, start) in sides.items():
         files = Inputs(place.work / f"in-{case.skew}-{case.shuffles_per_minute}-{name}")
-        files.show(made.inputs.files[: warm + count])
+        files.show(made.inputs.files[:warm])
+        files.show(made.inputs.files[size.warm_braided : size.warm_braided + count])
         path = place.fresh(f"out-{name}")
         batches = run_all(start(files, place.fresh("checkpoint"), path))
-        frames.append(last_per_key(published(place.spark, path, compared)))
+        output = last_per_key(published(place.spark, path, warm + count))
+        identical = identical and same_rows([files.totals(place.spark), output])
         seen[name] = batches[warm:]
         progress(
             f"zipf {case.skew}, ω {case.shuffles_per_minute}: {name:<8}"
             f"{_rows_per_s(seen[name]):>8,.0f} rows/s"
         )
-    first = Inputs(place.work / f"in-{case.skew}-{case.shuffles_per_minute}-compared")
-    first.show(made.inputs.files[:compared])
-    identical = same_rows([first.totals(place.spark), *frames])
     return {**_figures(case, size, made, seen), "identical": identical}
 
 
@@ -122,8 +141,7 @@ def _figures(case: Case, size: Size, made: _Input, seen: dict[str, list[Any]]) -
     rates = {name: _rows_per_s(batches) for name, batches in seen.items()}
     walls_ms = {name: [_wall_ms(b) for b in batches] for name, batches in seen.items()}
     ratios = {
-        name: _bound_ratio(made, size.warm if name == "static" else size.warm_braided, seen[name])
-        for name in ("static", "braided")
+        name: _bound_ratio(made, size.warm_braided, seen[name]) for name in ("static", "braided")
     }
     bounds_ms = [1000 * s for s in made.bound_s[size.warm_braided :]]
     walls = [wall / bound for wall, bound in zip(walls_ms["braided"], bounds_ms, strict=False)]
@@ -161,16 +179,14 @@ def _input(place: Arena, case: Case, size: Size) -> _Input:
     keys = ZipfKeys(size.keys, case.skew, seed=11)
     every_s = 60 / case.shuffles_per_minute if case.shuffles_per_minute else float("inf")
     # The first one in the middle of an interval, but not before anybody is measured.
-    due_s = size.warm_braided * size.batch_s + min(every_s / 2, 8 * size.batch_s)
-    if not case.shuffles_per_minute:
-        due_s = float("inf")
+    due_s = every_s / 2
     bounds, firsts = [], []
-    for number in range(size.warm_braided + size.braided):
+    for number in range(-size.warm_braided, size.braided):
         is_first = number * size.batch_s >= due_s
         if is_first:
             keys.shuffle()
             due_s += every_s
-        drawn = keys.draw(size.rows)
+        drawn = keys.draw(size.rows if number >= 0 else size.warm_rows)
         hottest = int(np.bincount(drawn).max())
         inputs.add(drawn)
         bounds.append(ROW_S * max(size.rows / size.channels, hottest))

@@ -1,9 +1,9 @@
 """Latency and cost when the arrival rate rises fourfold and falls again: elastic against fixed.
 
-Rows arrive at a steady rate, four times as fast for a while, and steadily again, a file every tenth
-of a second, whether or not anybody keeps up. The clock starts when a query has had its first
-batches, which are like no others. A row costs a millisecond of waiting. Its latency runs from its
-arrival to the moment its batch has been handed to the sink. Three runs over the same
+Rows arrive at a steady rate, four times as fast for a while, and steadily again, a file every
+quarter of a second, whether or not anybody keeps up. The clock starts when a query has had its
+first batches, which are like no others. A row costs a millisecond of waiting. Its latency runs from
+its arrival to the moment its batch has been handed to the sink. Three runs over the same
 schedule: with few channels, with many, and with `braided.channels.max`, which makes the
 number follow the load. Channel-seconds are the channels of each batch times the time until the next
 one begins. The ideal has few channels before and after the surge and many during it.
@@ -30,7 +30,7 @@ from braided.bench.waiting import wait
 __all__ = ["Size", "measure", "run"]
 
 _NAME = "work"
-_FILE_S = 0.1
+_FILE_S = 0.25
 _TIMES = 4
 _FIRST_BATCHES = 5
 
@@ -97,8 +97,8 @@ class _Seen:
 
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
     # To start a worker for each channel takes longer than a short run.
-    short = Size(500, before_s=3, surge_s=6, after_s=6, few=1, many=4, most=8)
-    size = short if quick else Size(1_000, before_s=15, surge_s=20, after_s=25)
+    short = Size(500, before_s=3, surge_s=6, after_s=6, most=8)
+    size = short if quick else Size(500, before_s=15, surge_s=20, after_s=25)
     with arena("surge", cores=size.most) as place:
         _run(place, Size(500, 2, 1, 0, most=size.most), size.most, {})  # nobody looks at it
         progress("warm")
@@ -133,7 +133,8 @@ def measure(place: Arena, size: Size, progress: Progress) -> dict[str, Any]:
         "elastic_channel_s": round(cost, 1),
         "ideal_channel_s": round(size.ideal_channel_s, 1),
         "cost_ratio": round(cost / size.ideal_channel_s, 2),
-        "batches_to_follow": _batches_to_follow(own, size),
+        "surge_channels": int(np.median(_in_surge(own, size) or [0])),
+        "batches_to_follow": _batches_to_follow(_in_surge(own, size)),
         "channels": _channels(own),
     }
 
@@ -172,7 +173,9 @@ def _feed(directory: Path, size: Size, seen: _Seen, query: braided.ElasticQuery)
         at_s = 0.0 if seen.begun_s is None else number * _FILE_S
         count = round(size.rate(at_s) * _FILE_S)
         time.sleep(max(0.0, due_s - time.time()))
-        table = pa.table({"k": chance.integers(0, size.keys, count), "v": np.full(count, due_s)})
+        # A microsecond apart, so that the files are as long as their rows are many.
+        arrived = due_s - np.arange(count) * 1e-6
+        table = pa.table({"k": chance.integers(0, size.keys, count), "v": arrived})
         hidden = directory / f".{due_s:.3f}.parquet"
         pq.write_table(table, hidden)
         hidden.rename(directory / f"{due_s:.3f}.parquet")
@@ -216,16 +219,18 @@ def _channel_s(seen: _Seen, size: Size) -> float:
     return float(sum(count * max(0.0, end - begin) for count, begin, end in held))
 
 
-def _batches_to_follow(seen: _Seen, size: Size) -> int | None:
-    """How many batches after the first one with surging rows have as many channels as needed."""
-    starts, channels = _starts_s(seen), _channels(seen)
-    first = next((n for n, at_s in enumerate(starts) if at_s > size.before_s + _FILE_S), None)
-    if first is None:
+def _in_surge(seen: _Seen, size: Size) -> list[int]:
+    """The channels of the batches with surging rows, from the first one on."""
+    first_s, end_s = size.before_s + _FILE_S, size.before_s + size.surge_s
+    held = zip(_starts_s(seen), _channels(seen), strict=True)
+    return [channels for at_s, channels in held if first_s < at_s <= end_s]
+
+
+def _batches_to_follow(channels: list[int]) -> int | None:
+    """How many batches of a surge have fewer channels than it gets, which most of them have."""
+    if not channels:
         return None
-    for number, count in enumerate(channels[first:]):
-        if count >= size.many:
-            return number
-    return None
+    return next(n for n, count in enumerate(channels) if count >= np.median(channels))
 
 
 def _operator(batch: Any) -> Any:

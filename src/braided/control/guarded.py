@@ -68,6 +68,10 @@ class GuardedScale:
     guard: Guard
     name: str
 
+    @property
+    def by_rate(self) -> bool:
+        return bool(getattr(self.policy, "by_rate", False))
+
     def scale(
         self, flow: FlowView, limits: Limits, memory: Memory
     ) -> tuple[Mapping[str, Wish], Memory]:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from braided.control.balance import imbalance
-from braided.control.events import Event, Measured, packed
+from braided.control.events import Decided, Event, Measured, packed
 from braided.control.executors import Layout
 from braided.control.hotkeys import balance_bound
-from braided.control.measurement import FlowSample, FlowView
+from braided.control.measurement import FlowSample, FlowView, OperatorView
 from braided.control.measuring import Measuring
+from braided.control.outlook import Outlook
 from braided.control.policy import Memory, Wish
 from braided.control.settings import Settings
 from braided.control.steering import Steering
@@ -50,6 +51,7 @@ class Controller:
         self._policy: Memory = dict(kept.get("policy", {}))
         self._decisions = int(kept.get("decisions", 0))
         self._seen = 0
+        self._outlook: Outlook | None = None
         self._operators = {
             name: Steering(self.settings, self._number, own)
             for name, own in kept.get("operators", {}).items()
@@ -67,6 +69,9 @@ class Controller:
         if self._seen <= self.settings.settle_batches:
             return Cycle(view, {}, {}, {}, tuple(events))
         cycle = self.decide(view, hosts)
+        self._outlook = Outlook(
+            view, sample.collected_s, self.settings.scale, self.settings.limits, self._policy
+        )
         return Cycle(cycle.view, cycle.tables, cycle.pin, cycle.unpin, (*events, *cycle.events))
 
     def measure(self, sample: FlowSample) -> FlowView:
@@ -99,7 +104,7 @@ class Controller:
             if not own.is_settled(operator):
                 continue
             where = hosts.get(name) if hosts is not None else None
-            table, said = own.plan(view.batch, view.interval_s, operator, wishes.get(name), where)
+            table, said = own.plan(view.batch, view.period_s, operator, wishes.get(name), where)
             events += said
             if table is not None:
                 tables[name] = table
@@ -110,6 +115,22 @@ class Controller:
             if cool:
                 unpin[name] = cool
         return Cycle(view, tables, pin, unpin, tuple(events))
+
+    def outlook(self) -> Outlook | None:
+        """What the next batch can be sized by; None as long as nothing is decided."""
+        return self._outlook
+
+    def foreseen(self, batch: int, operator: OperatorView, wish: Wish) -> Decided:
+        """The line for a batch that was given more channels by the outlook on it."""
+        return Decided(
+            batch=batch,
+            operator=operator.name,
+            decision=self._number(),
+            kind="scale-up",
+            reason=wish.reason,
+            channels_before=operator.channels,
+            channels_after=wish.channels,
+        )
 
     def layout(self, operator: str) -> Layout | None:
         """An operator's executors, as of the last decision; None where there is only one."""
@@ -131,7 +152,7 @@ class Controller:
         if limits.total_max is None:
             return wishes
         # Who gets fewer channels gets them later: until then they are not free for others.
-        room = max(0, limits.total_max - sum(o.channels for o in view.operators.values()))
+        room = limits.room(sum(o.channels for o in view.operators.values()))
         granted = {}
         for name, wish in wishes.items():
             now = view.operators[name].channels

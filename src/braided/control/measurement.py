@@ -122,6 +122,13 @@ class FlowView:
     latency_s: float | None
     operators: Mapping[str, OperatorView]
     upstream: Mapping[str, tuple[str, ...]]
+    channel_s: float = 0.0  # what one more channel, of any operator, adds to the overhead
+    collected_s: float = 0.0  # how long the input of the last batch was collected
+
+    @property
+    def period_s(self) -> float:
+        """From one batch to the next: the interval, or longer where batches take longer."""
+        return max(self.interval_s, self.collected_s)
 
     def fed_by_source(self, name: str) -> bool:
         return not self.upstream.get(name)

@@ -21,6 +21,7 @@ from braided.control.measurement import (
     OperatorView,
     congestion,
 )
+from braided.control.overhead import Overhead
 from braided.control.table import Loads
 from braided.control.window import LENGTH_BATCHES, Recent, SlotWindow
 
@@ -51,12 +52,13 @@ class Measuring:
         self._length = length_batches
         self._windows: dict[str, _OperatorWindow] = {}
         self._latency = Recent(_SHORT_BATCHES)
-        self._overhead = Recent(length_batches)
+        self._overhead = Overhead(length_batches)
 
     def view(self, sample: FlowSample, layouts: Mapping[str, Layout] | None = None) -> FlowView:
         """Adds one batch and tells what is to be expected of the next."""
         worst = {o.name: float(o.channel_busy_s.max(initial=0.0)) for o in sample.operators}
-        self._overhead.add(max(0.0, sample.duration_s - sum(worst.values())))
+        channels = sum(o.table.channels for o in sample.operators)
+        self._overhead.add(channels, sample.duration_s - sum(worst.values()))
         if sample.latency_s is not None:
             self._latency.add(sample.latency_s)
         longest = max(worst.values(), default=0.0)
@@ -68,10 +70,12 @@ class Measuring:
         return FlowView(
             batch=sample.batch,
             interval_s=sample.interval_s,
-            overhead_s=self._overhead.mean(),
+            overhead_s=self._overhead.seconds(),
             latency_s=self._latency.mean() if self._latency.values() else None,
             operators=views,
             upstream=sample.upstream,
+            channel_s=self._overhead.per_channel_s(),
+            collected_s=sample.collected_s,
         )
 
     def _operator(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from braided.control.measurement import FlowView
 from braided.control.policy import Limits, Memory, Wish
@@ -38,6 +39,7 @@ class Model:
 
     target_s: float = 1.0
     catch_up_s: float = CATCH_UP_S
+    by_rate: ClassVar[bool] = True
 
     def scale(
         self, flow: FlowView, limits: Limits, memory: Memory

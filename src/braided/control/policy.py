@@ -10,6 +10,7 @@ Policies are found by name (`braided.control.registry`) or passed as objects.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -52,6 +53,10 @@ class Limits:
         """The nearest number that is allowed; more channels than slots would idle."""
         return max(1, min(max(channels, self.channels_min), self.channels_max, slots))
 
+    def room(self, channels: int) -> int:
+        """How many channels there may be beside so many, those of all operators together."""
+        return sys.maxsize if self.total_max is None else max(0, self.total_max - channels)
+
     def levels(self, slots: int) -> tuple[int, ...]:
         """The numbers of channels that a step-by-step policy goes through."""
         return levels(self.clamp(1, slots), self.clamp(self.channels_max, slots))
@@ -72,7 +77,12 @@ class Wish:
 
 @runtime_checkable
 class ScalePolicy(Protocol):
-    """How many channels."""
+    """How many channels.
+
+    A policy that goes by the rates of the view, and not by what it has seen of itself, may say so
+    with an attribute `by_rate = True`. Then it is also asked right before a batch whose input is
+    known to be much larger than the last, with its memory as it is, and in another thread.
+    """
 
     def scale(
         self, flow: FlowView, limits: Limits, memory: Memory

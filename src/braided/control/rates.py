@@ -15,14 +15,22 @@ channels for that are those in proportion to √wⱼ,
 
     kⱼ = ⌈ √wⱼ · Σᵢ √wᵢ / B ⌉,   B = utilisation · (1 - overhead/interval),
 
-which for one operator is DS2's own number.
+which for one operator is DS2's own number. The overhead is that of all the kⱼ together, because it
+grows with them (`control/overhead.py`). So where no number makes a batch fit its interval, there is
+one that makes it as short as can be, and the fewest channels that come near to that are enough.
+A batch that takes longer than its interval has collected for longer too, and takes
+overhead/(1 - Σ wⱼ/kⱼ) intervals in the end.
+
+Rates differ a little from batch to batch. Whoever can do the work in time, if with less room than
+`utilisation` asks for, is left as it is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from braided.control.measurement import FlowView
 from braided.control.policy import Limits, Memory, Wish
@@ -30,8 +38,14 @@ from braided.control.policy import Limits, Memory, Wish
 __all__ = ["Ds2", "Off", "demands"]
 
 CATCH_UP_S = 10.0
-_LEAST_BUDGET = 0.25
-"""An overhead that leaves next to nothing of an interval is not made up for by channels."""
+_FULL = 0.95
+"""How busy channels may be before there have to be more of them."""
+_NEAR = 1.1
+"""Channels that make a late batch no shorter than this are not worth having."""
+_LEAST_OVERHEAD = 0.05
+"""Of an interval: without any, whatever can be done at all would be done in no time."""
+_UNEVEN = 1.1
+"""What the busiest channel has over the average by chance."""
 
 
 def demands(flow: FlowView, catch_up_s: float = CATCH_UP_S) -> dict[str, float]:
@@ -53,6 +67,7 @@ class Ds2:
 
     utilisation: float = 0.8
     catch_up_s: float = CATCH_UP_S
+    by_rate: ClassVar[bool] = True
 
     def scale(
         self, flow: FlowView, limits: Limits, memory: Memory
@@ -64,23 +79,84 @@ class Ds2:
             for name, operator in flow.operators.items()
             if operator.true_rate > 0
         }
-        budget = self._budget(flow)
-        roots = sum(math.sqrt(w) for w in work.values())
-        wishes = {}
-        for name, w in work.items():
-            share = math.sqrt(w) * roots if flow.interval_s > 0 else w
-            wishes[name] = Wish(
-                max(1, math.ceil(share / budget - 1e-9)),
+        if not work:
+            return {}, memory
+        channels = self._channels(flow, limits, work)
+        wishes = {
+            name: Wish(
+                channels[name],
                 f"{demand[name]:,.0f} rows/s to take in, {flow.operators[name].true_rate:,.0f} "
                 "rows/s of work per channel",
             )
+            for name in work
+        }
         return wishes, memory
 
-    def _budget(self, flow: FlowView) -> float:
-        """The part of the time that channels may work."""
+    def _channels(
+        self, flow: FlowView, limits: Limits, work: Mapping[str, float]
+    ) -> Mapping[str, int]:
         if flow.interval_s <= 0:
-            return self.utilisation
-        return max(_LEAST_BUDGET, self.utilisation * (1 - flow.overhead_s / flow.interval_s))
+            return {name: _whole(w / self.utilisation) for name, w in work.items()}
+        now = {name: flow.operators[name].channels for name in work}
+        is_enough = self._is_enough(flow, work, now, _FULL)
+        tried: list[tuple[float, Mapping[str, int]]] = []
+        for channels in _candidates(flow, limits, work):
+            if self._is_enough(flow, work, channels, self.utilisation):
+                more = any(channels[name] > now[name] for name in work)
+                return now if more and is_enough else channels
+            tried.append((_late_s(flow, work, channels), channels))
+        if is_enough:
+            return now
+        shortest_s = min(took_s for took_s, _ in tried)
+        if math.isinf(shortest_s):
+            return tried[-1][1]
+        return next(channels for took_s, channels in tried if took_s <= _NEAR * shortest_s)
+
+    def _is_enough(
+        self,
+        flow: FlowView,
+        work: Mapping[str, float],
+        channels: Mapping[str, int],
+        utilisation: float,
+    ) -> bool:
+        """Whether the work fits the interval, less the overhead of so many channels."""
+        room = 1 - _overhead_s(flow, channels) / flow.interval_s
+        return _share(work, channels) <= utilisation * room + 1e-9
+
+
+def _candidates(
+    flow: FlowView, limits: Limits, work: Mapping[str, float]
+) -> Iterator[dict[str, int]]:
+    """From the fewest channels to the most, divided as is best between the operators."""
+    most = {
+        name: limits.clamp(limits.channels_max, flow.operators[name].table.slots.size)
+        for name in work
+    }
+    heaviest = max(work, key=lambda name: work[name])
+    for count in range(1, most[heaviest] + 1):
+        part = count / math.sqrt(work[heaviest]) if work[heaviest] > 0 else 0.0
+        yield {name: min(most[name], _whole(math.sqrt(w) * part)) for name, w in work.items()}
+
+
+def _whole(channels: float) -> int:
+    return max(1, math.ceil(channels - 1e-9))
+
+
+def _share(work: Mapping[str, float], channels: Mapping[str, int]) -> float:
+    """The share of the time that channels work, one operator after the other."""
+    return sum(w / channels[name] for name, w in work.items())
+
+
+def _overhead_s(flow: FlowView, channels: Mapping[str, int]) -> float:
+    more = sum(count - flow.operators[name].channels for name, count in channels.items())
+    return max(0.0, flow.overhead_s + more * flow.channel_s)
+
+
+def _late_s(flow: FlowView, work: Mapping[str, float], channels: Mapping[str, int]) -> float:
+    """How long batches get that do not fit their interval; for ever, if there is no end to it."""
+    left = 1 - _UNEVEN * _share(work, channels)
+    overhead_s = max(_overhead_s(flow, channels), _LEAST_OVERHEAD * flow.interval_s)
+    return overhead_s / left if left > 0 else math.inf
 
 
 @dataclass(frozen=True)

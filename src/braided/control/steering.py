@@ -118,7 +118,7 @@ class Steering:
     def plan(
         self,
         batch: int,
-        interval_s: float,
+        period_s: float,
         operator: OperatorView,
         wish: Wish | None,
         hosts: Sequence[int] | None,
@@ -148,12 +148,12 @@ class Steering:
             if reason.held:
                 reason = msgspec.structs.replace(reason, held="")
                 decided[-1] = reason
-        promise = expectation(reason.decision, reason.kind, operator, table, interval_s)
+        promise = expectation(reason.decision, reason.kind, operator, table, period_s)
         if promise is not None:
             decided[decided.index(reason)] = msgspec.structs.replace(
                 reason, metric=promise.metric, before=promise.before, expected=promise.expected
             )
-        worth = weigh(operator, table, self.settings.prices, hosts, interval_s)
+        worth = weigh(operator, table, self.settings.prices, hosts, period_s)
         dropped = not must and not worth.pays
         planned = Planned(
             batch=batch,

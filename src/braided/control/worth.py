@@ -47,9 +47,11 @@ def weigh(
     after: RoutingTable,
     prices: Prices,
     hosts: Sequence[int] | None = None,
-    interval_s: float = 1.0,
+    period_s: float = 1.0,
 ) -> Worth:
-    """The worth of changing to a table; `hosts` says where channels are, if not all on one."""
+    """The worth of changing to a table; `hosts` says where channels are, if not all on one, and
+    `period_s` is the time from one batch to the next.
+    """
     before = operator.table
     moved = moves(before, after)
     away = moved
@@ -71,5 +73,5 @@ def weigh(
         moved_bytes=moved_bytes,
         pays=gain_s > cost_s
         and gain > prices.least_gain * peak_before
-        and gain * interval_s >= prices.least_batch_s,
+        and gain * period_s >= prices.least_batch_s,
     )

@@ -33,6 +33,7 @@ from braided.control.measure import SlotLoads
 from braided.control.pins import moved_keys
 from braided.control.table import Pin, RoutingTable, moves
 from braided.engine import checkpoint
+from braided.engine.arriving import input_size
 from braided.engine.checkpoint import BatchTimes, SparkLog
 from braided.engine.commands import Commands
 from braided.engine.commit import CONTROL, Outcome, manifest_of
@@ -163,6 +164,7 @@ class Engine:
             identity = f"{self._flow_id}/{name}"
             sink.open(Sitting(self._spark, self._files, self.view.batch, identity))
         self._configured = False
+        self.reserved = 0
         self._published: tuple[Prepared, ...] = ()
         # A stop may have come between a batch and the one that its watermark asked for.
         self._ring(had_input=not started.fresh)
@@ -210,8 +212,10 @@ class Engine:
         return Place(self._flow_id, self._files.root, base, limits)
 
     def _steered(self, memory: str | None) -> Helm:
+        policies = policies_of(self.options, self._spark.sparkContext.defaultParallelism)
+        most = policies.settings.limits.channels_max
         return Helm(
-            policies_of(self.options, self._spark.sparkContext.defaultParallelism),
+            policies,
             memory,
             Sampler(self.flow, self._interval_s),
             EventLog(Path(self._files.root)),
@@ -220,12 +224,20 @@ class Engine:
             lambda batch, content: self.progress.amend(batch, "control", content),
             lambda: waiting_rows(self.spark_progress()),
             self._hashes,
+            None if policies.scale == "off" else lambda: self._reserve(most),
         )
 
     def _proposed(self, tables: Mapping[str, RoutingTable]) -> None:
         """Tables that the controller would like, from its own thread."""
-        self.warm(max(table.channels for table in tables.values()))
+        channels = max(table.channels for table in tables.values())
+        if channels > self.reserved:
+            self.warm(channels)
         self.commands.propose(tables)
+
+    def _reserve(self, channels: int) -> None:
+        """Has workers for as many channels as there may be before a surge needs them."""
+        self.warm(channels)
+        self.reserved = channels
 
     def _propose_pin(self, name: str, change: Pin | bytes) -> None:
         self.commands.propose_pin(name, change)
@@ -286,10 +298,14 @@ class Engine:
             )
         steps = Steps()
         self.bell.answer()
-        tables = self.commands.take(self._load_of)
         with steps.step("admit"):
             cut = self.commands.cut()
             times = self._log.times(batch)
+            asked: Mapping[str, int] = {}
+            if self._steering.foresees:
+                size = input_size(df, self._log, batch)
+                asked = self._steering.foresee(batch, size, times.batch_time_ms)
+            tables = self.commands.take(self._load_of, asked)
             if cut is not None:
                 # Rows that are left for the next batch must not find their timers fired.
                 times = BatchTimes(times.batch_time_ms, self._late_watermark_ms)

@@ -56,6 +56,16 @@ class SparkLog:
             ) from None
         return BatchTimes(found.batchTimestampMs, found.batchWatermarkMs)
 
+    def rows(self, batch: int) -> int | None:
+        """The rows that a batch took in, where all sources have offsets that count them."""
+        before, after = (self._positions(number) for number in (batch - 1, batch))
+        if not before or not after or len(before) != len(after):
+            return None
+        counts = [(_counted(old), _counted(new)) for old, new in zip(before, after, strict=True)]
+        if any(old is None or new is None for old, new in counts):
+            return None
+        return sum(max(0, new - old) for old, new in counts if old is not None and new is not None)
+
     def had_input(self, batch: int) -> bool:
         """Whether a batch took anything in; True where that can't be told any more."""
         before, after = (self._positions(number) for number in (batch - 1, batch))
@@ -74,6 +84,15 @@ class SparkLog:
         if not where.is_dir():
             return None
         return max((int(p.name) for p in where.iterdir() if p.name.isdigit()), default=None)
+
+
+def _counted(position: str) -> int | None:
+    """The sum of offsets by topic and partition, as Kafka has them; None for any others."""
+    try:
+        topics = msgspec.json.decode(position, type=dict[str, dict[str, int]])
+    except msgspec.MsgspecError:
+        return None
+    return sum(offset for partitions in topics.values() for offset in partitions.values())
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from braided.control.balance import rebalance
@@ -72,8 +73,12 @@ class Commands:
         with self._lock:
             self._repinned[name] = change
 
-    def take(self, load_of: Callable[[str], Any]) -> dict[str, RoutingTable]:
-        """The tables of the batch that begins now."""
+    def take(
+        self, load_of: Callable[[str], Any], at_least: Mapping[str, int] | None = None
+    ) -> dict[str, RoutingTable]:
+        """The tables of the batch that begins now; `at_least` so many channels, by operator, where
+        no user asked for others.
+        """
         with self._lock:
             tables = dict(self._tables)
             for name, change in self._waiting:
@@ -85,6 +90,11 @@ class Commands:
                 if tables[name] is before and fits:
                     tables[name] = proposed
             self._proposed.clear()
+            commanded = {name for name, _ in self._waiting}
+            for name, channels in (at_least or {}).items():
+                if name not in commanded and tables[name].channels < channels:
+                    more = rescale(tables[name], channels, load_of(name))
+                    tables[name] = replace(more, epoch=self._tables[name].epoch + 1)
             for name, repinned in self._repinned.items():
                 tables[name] = _with_pins(tables[name], repinned, self._tables[name].epoch + 1)
             self._repinned.clear()

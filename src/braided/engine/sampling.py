@@ -59,9 +59,7 @@ class Sampler:
             )
         if before is None:
             return None
-        since_s = max(0.001, (outcome.batch_time_ms - before[0]) / 1000)
-        # Where Spark had looked for input in vain, it was collected since it looked last.
-        collected_s = min(since_s, max(self._interval_s, before[1]))
+        collected_s = self._since(before, outcome.batch_time_ms)
         return FlowSample(
             batch=outcome.batch,
             interval_s=self._interval_s,
@@ -71,6 +69,16 @@ class Sampler:
             upstream=self._upstream,
             latency_s=duration_s + collected_s / 2,
         )
+
+    def collected_s(self, batch_time_ms: int) -> float | None:
+        """How long the input of a batch of that time was collected, if it is the next one."""
+        before = self._before
+        return None if before is None else self._since(before, batch_time_ms)
+
+    def _since(self, before: tuple[int, float], batch_time_ms: int) -> float:
+        since_s = max(0.001, (batch_time_ms - before[0]) / 1000)
+        # Where Spark had looked for input in vain, it was collected since it looked last.
+        return min(since_s, max(self._interval_s, before[1]))
 
     def _slots_of(
         self, name: str, after: OperatorView, reports: Sequence[ChannelReport]

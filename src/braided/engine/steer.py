@@ -14,7 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from braided.control.balance import channel_loads
@@ -22,6 +22,8 @@ from braided.control.events import Decided, Event, Failed, Judged, Planned
 from braided.control.hotkeys import free_slot
 from braided.control.loop import Controller, Cycle
 from braided.control.measurement import OperatorView
+from braided.control.outlook import Outlook
+from braided.control.policy import Wish
 from braided.control.table import Pin, RoutingTable
 from braided.engine.commit import Outcome
 from braided.engine.eventlog import EventLog
@@ -63,6 +65,7 @@ class Helm:
         tell: Callable[[int, dict[str, Any]], None],
         waiting: Callable[[], float],
         hashes: Callable[[str, bytes], tuple[int, int] | None],
+        reserve: Callable[[], None] | None,
     ) -> None:
         self._policies = policies
         self._sampler = sampler
@@ -72,9 +75,13 @@ class Helm:
         self._hashes = hashes
         self._tell = tell
         self._waiting = waiting
+        self._reserve = reserve
         self._controller = _controller(policies, memory)
         self._warned: set[str] = set()
         self._last: dict[str, Any] | None = None
+        self._outlook: Outlook | None = None
+        self._size: tuple[int, float | None] = (-1, None)
+        self._foreseen: dict[int, dict[str, Wish]] = {}
         self._lock = threading.Condition()
         self._batches: deque[Batch] = deque(maxlen=_WAITING_MAX)
         self._busy = False
@@ -95,6 +102,25 @@ class Helm:
                 )
                 self._thread.start()
             self._lock.notify_all()
+
+    @property
+    def foresees(self) -> bool:
+        """Whether its policy can say something of a batch by the size of its input."""
+        return bool(getattr(self._policies.settings.scale, "by_rate", False))
+
+    def foresee(self, batch: int, size: float | None, batch_time_ms: int) -> dict[str, int]:
+        """Channels that a batch of that input should have at least, by what is known of the one
+        before; in the thread of the batch, which waits for nobody.
+        """
+        (last, before), self._size = self._size, (batch, size)
+        outlook, collected_s = self._outlook, self._sampler.collected_s(batch_time_ms)
+        is_next = outlook is not None and outlook.view.batch == last == batch - 1
+        if outlook is None or not is_next or not size or not before or collected_s is None:
+            return {}
+        wishes = outlook.wishes(size / before, collected_s)
+        if wishes:
+            self._foreseen[batch] = wishes
+        return {name: wish.channels for name, wish in wishes.items()}
 
     def settled(self, timeout_s: float) -> bool:
         """Waits until everything that was left here has been seen to."""
@@ -147,13 +173,19 @@ class Helm:
         guard = self._policies.guard
         guard.batch = batch.outcome.batch
         sample = self._sampler.sample(batch.outcome, batch.view, batch.ended_s, self._waiting())
+        if self._reserve is not None:
+            reserve, self._reserve = self._reserve, None
+            reserve()
+        foreseen = self._events_of(batch.outcome)
         if sample is None or guard.is_held("controller"):
             return
         cycle = self._controller.step(sample)
+        cycle = replace(cycle, events=(*foreseen, *cycle.events))
         if self._is_closed():
             return  # the log is somebody else's by now
+        self._outlook = self._controller.outlook()
         self._log((*cycle.events, *guard.take()))
-        self._note(cycle)
+        self._note(cycle, {event.decision for event in foreseen})
         self._tell(batch.outcome.batch, {**self.summary(), "operators": _bounds(cycle)})
         self.memory = json.dumps(
             {"scale": self._policies.scale, "controller": self._controller.memory()}
@@ -164,6 +196,17 @@ class Helm:
             change = self._repinned(cycle, operator, batch.outcome.reports[name])
             if change is not None:
                 self._propose_pin(name, change)
+
+    def _events_of(self, outcome: Outcome) -> list[Decided]:
+        """What was decided right before the batch, as far as it was followed."""
+        outlook, wishes = self._outlook, self._foreseen.pop(outcome.batch, {})
+        if outlook is None:
+            return []
+        return [
+            self._controller.foreseen(outcome.batch, outlook.view.operators[name], wish)
+            for name, wish in wishes.items()
+            if outcome.tables[name].channels == wish.channels
+        ]
 
     def _repinned(
         self, cycle: Cycle, operator: OperatorView, reports: Sequence[ChannelReport]
@@ -198,9 +241,9 @@ class Helm:
                     event.error,
                 )
 
-    def _note(self, cycle: Cycle) -> None:
+    def _note(self, cycle: Cycle, foreseen: set[int]) -> None:
         """Keeps the last decision that was followed, and later what came of it."""
-        followed = {
+        followed = foreseen | {
             number
             for event in cycle.events
             if isinstance(event, Planned) and not event.dropped

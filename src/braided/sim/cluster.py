@@ -18,6 +18,7 @@ import numpy.typing as npt
 from braided.control.events import Event, Judged, Planned
 from braided.control.loop import Controller
 from braided.control.measurement import FlowSample, OperatorSample
+from braided.control.rescale import rescale
 from braided.control.settings import Settings
 from braided.control.table import Loads, RoutingTable, moves
 from braided.sim.arrivals import Arrivals
@@ -37,6 +38,7 @@ class Cluster:
     cores: int = 8
     bytes_per_s: float = 125e6  # 1 Gb/s
     overhead_s: float = 0.1
+    channel_s: float = 0.0  # that every channel adds to it
     slot_s: float = 0.0005
     sync_s: float = 0.3
 
@@ -67,6 +69,7 @@ class Flow:
     duration_s: float = 600.0
     rows_max: float = float("inf")  # of a batch
     noise: float = 0.02  # of a slot's time
+    sized: bool = False  # whether how much a batch has to do is known before it runs
     seed: int = 0
 
 
@@ -148,9 +151,13 @@ class _Simulation:
             arrived = float(self.chance.poisson(offered)) if offered > 0 else 0.0
             taken = min(backlog + arrived, flow.rows_max)
             backlog += arrived - taken
+            if flow.sized and records:
+                events += self._sized(taken / max(1.0, records[-1].rows), start_s - taken_s)
             moved_s, moved_slots, moved_bytes = self._move()
             samples, busiest, bound, stages_s = self._process(taken, start_s)
-            duration_s = flow.cluster.overhead_s + moved_s + stages_s
+            channels = sum(table.channels for table in self.tables.values())
+            overhead_s = flow.cluster.overhead_s + flow.cluster.channel_s * channels
+            duration_s = overhead_s + moved_s + stages_s
             end_s = start_s + duration_s
             samples[0] = _with_backlog(samples[0], backlog)
             collected_s = start_s - taken_s
@@ -172,7 +179,7 @@ class _Simulation:
                     rows=taken,
                     backlog_rows=backlog,
                     load=flow.arrivals.rate(start_s),
-                    channels=sum(table.channels for table in self.tables.values()),
+                    channels=channels,
                     imbalance=max(_imbalance(s.channel_busy_s) for s in samples),
                     bound_ratio=busiest / bound if bound > 0 else 1.0,
                     moved_slots=moved_slots,
@@ -187,6 +194,20 @@ class _Simulation:
             self.tables = {**self.tables, **cycle.tables}
             now_s, taken_s = end_s, start_s
         return Run(tuple(records), tuple(events), self.tables)
+
+    def _sized(self, growth: float, collected_s: float) -> list[Event]:
+        """More channels for a batch that has much more to do than the one before."""
+        outlook = self.controller.outlook()
+        if outlook is None:
+            return []
+        said: list[Event] = []
+        for name, wish in outlook.wishes(growth, collected_s).items():
+            operator = outlook.view.operators[name]
+            if wish.channels > self.tables[name].channels:
+                more = rescale(self.tables[name], wish.channels, operator.load)
+                self.tables = {**self.tables, name: replace(more, epoch=operator.table.epoch + 1)}
+                said.append(self.controller.foreseen(outlook.view.batch + 1, operator, wish))
+        return said
 
     def _process(
         self, rows: float, at_s: float

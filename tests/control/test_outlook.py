@@ -1,0 +1,49 @@
+"""A batch that is known to be large has its channels before it runs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from braided.control.outlook import Outlook
+from braided.control.policy import Limits, ScalePolicy
+from braided.control.rates import Ds2
+from braided.control.saso import Saso
+from braided.control.table import RoutingTable
+from operator_views import flow, view
+
+
+def outlook(scale: ScalePolicy, limits: Limits | None = None) -> Outlook:
+    """One channel's worth of work on two channels."""
+    table = RoutingTable.initial(256, 2)
+    seen = flow(
+        view(table, np.full(256, 1 / 256), arrival_rate=1000.0, true_rate=1000.0, congestion=0.9),
+        interval_s=1.0,
+        overhead_s=0.1,
+    )
+    return Outlook(seen, 1.0, scale, limits or Limits(), {})
+
+
+def test_four_times_the_input_gets_the_channels_for_it() -> None:
+    wish = outlook(Ds2()).wishes(4.0, 1.0)["o"]
+    assert wish.channels == 6  # 4 / (0.8 * 0.9)
+    assert wish.reason.startswith("input comes 4.0 times as fast as before: 4,000 rows/s")
+
+
+def test_what_took_longer_to_collect_is_no_surge() -> None:
+    assert outlook(Ds2()).wishes(4.0, 4.0) == {}
+    assert outlook(Ds2()).wishes(1.2, 1.0) == {}
+
+
+def test_channels_are_never_given_up_ahead() -> None:
+    assert outlook(Ds2()).wishes(0.1, 1.0) == {}
+    assert outlook(Ds2(), Limits(channels_max=2)).wishes(4.0, 1.0) == {}
+    assert outlook(Ds2(), Limits(channels_max=4)).wishes(4.0, 1.0)["o"].channels == 4
+
+
+def test_a_bound_on_all_channels_together_is_kept() -> None:
+    assert outlook(Ds2(), Limits(total_max=3)).wishes(4.0, 1.0)["o"].channels == 3
+    assert outlook(Ds2(), Limits(total_max=2)).wishes(4.0, 1.0) == {}
+
+
+def test_who_goes_by_its_own_past_is_not_asked() -> None:
+    assert outlook(Saso()).wishes(4.0, 1.0) == {}
