@@ -22,6 +22,7 @@ Row = tuple[Any, ...]
 class Outcome:
     """What came out, step by step, or why it ended early."""
 
+    checkpoint: str = ""
     steps: list[list[Row]] = field(default_factory=list)
     error: str | None = None
 
@@ -34,10 +35,9 @@ class Running:
     """A scenario under way on one side: started, stopped and asked step by step."""
 
     def __init__(self, scenario: Scenario, feed: Feed, home: Path, side: Side) -> None:
-        self.outcome = Outcome()
+        self.outcome = Outcome(str(home / f"checkpoint-{side}"))
         self._scenario = scenario
         self._feed = feed
-        self._checkpoint = str(home / f"checkpoint-{side}")
         self._side = side
         self._operators = scenario.operators
         self._query: Any = None
@@ -76,7 +76,7 @@ class Running:
         frame = prepared(self._scenario, self._feed.frame())
         flow = flow_of(self._scenario, frame, self._operators, self._side)
         writer = flow.writeStream.foreachBatch(self._collect)
-        writer = writer.option("checkpointLocation", self._checkpoint)
+        writer = writer.option("checkpointLocation", self.outcome.checkpoint)
         writer = writer.outputMode(self._scenario.mode)
         if self._side == "braided":
             writer = writer.option("braided.slots", 8).option("braided.channels", 2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
+from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -14,6 +16,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 import braided
+from braided.engine import policies
 from braided.errors import (
     CheckpointMismatchError,
     DefinitionError,
@@ -21,8 +24,9 @@ from braided.errors import (
     UnsupportedError,
 )
 from braided.import_state import import_state
+from restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
 from spark_processors import PerKind, Remembering, Sessions, Totals
-from stream_harness import Lab, wait_until
+from stream_harness import Lab, manifests_of, wait_until
 
 SCHEMA = "k string, v int"
 ROWS = [(k, v) for v in range(3) for k in "abcdefgh"]
@@ -56,6 +60,33 @@ def test_state_survives_rescales_rebalances_and_restarts(lab: Lab) -> None:
     lab.run(totals(feed.frame()))
     last = sorted(lab.rows())[3::4]
     assert last == [(k, 12, 12.0) for k in "abcdefgh"]
+
+
+def test_state_is_exact_with_policies_that_know_no_rest(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Channels change, slots are dealt out anew, keys are pinned with all they have and let go."""
+    monkeypatch.setattr(policies, "HOT_KEYS", RESTLESS_KEYS)
+    feed = lab.feed(SCHEMA)
+    counts: Counter[str] = Counter()
+    expected = []
+    options = {"scale": RestlessScale(1), "balance": RestlessBalance(1), "channels.max": 4}
+    chance = random.Random(1)
+    for _ in range(2):
+        with lab.running(totals(feed.frame()), slots=8, **options) as query:
+            for _ in range(7):
+                keys = chance.choices("abcde", weights=(8, 1, 1, 1, 1), k=20)
+                counts.update(keys)
+                expected += [(key, counts[key], 2.0 * counts[key]) for key in set(keys)]
+                feed.add([(key, 2) for key in keys])
+                query.processAllAvailable()
+                assert query._engine._steering.settled(60)
+    parts = [m.operators["Totals"] for m in manifests_of(lab.checkpoint).values()]
+    pinned = [{pin.key for pin in part.pins} for part in parts if part.pins is not None]
+    assert len(pinned) > 2 and len(set.union(*pinned)) > 1, "keys came and went"
+    assert sorted(lab.rows()) == sorted(expected)
+    shown = braided.state(lab.checkpoint, lab.spark).select("key.k", "state.sums.n").collect()
+    assert dict(map(tuple, shown)) == counts
 
 
 def test_initial_state_is_there_before_the_first_rows(lab: Lab) -> None:

@@ -1,7 +1,8 @@
 """Spark's own StatefulProcessors, natively and on Braided, on the same files in one session.
 
 Outputs are compared step by step and exactly, types included; what a processor keeps is in its
-output, because scenarios end with steps that show it. On our side slots change channels in between.
+output, because scenarios end with steps that show it, and for some it is read in both checkpoints.
+On our side slots change channels in between.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from braided.bench.session import NATIVE
+from kept_state import braided_state, native_state
 from processor_corpus import CASES, SCENARIOS
 from processor_runs import Outcome, Running, Side, flow_of, prepared
 from processor_scenarios import Scenario, shown
@@ -78,7 +80,7 @@ def _batch(scenario: Scenario, spark: SparkSession, side: Side) -> Outcome:
     frame = prepared(scenario, spark.createDataFrame(rows, scenario.schema))
     try:
         made = flow_of(scenario, frame, scenario.operators, side)
-        return Outcome([[tuple(row) for row in made.collect()]])
+        return Outcome(steps=[[tuple(row) for row in made.collect()]])
     except Exception as error:
         return Outcome(error=f"{type(error).__name__}: {error}")
 
@@ -104,6 +106,32 @@ def test_a_processor_does_on_braided_what_it_does_natively(
         return
     assert ours.error is None, ours.error
     assert _shown(scenario, part, ours) == _shown(scenario, part, native)
+
+
+KEPT = (
+    "value state, in rows",
+    "list state, in rows",
+    "map state, in rows",
+    "all kinds, in pandas",
+    "event time, in rows",
+    "keys: three columns in another order, with nulls",
+    "initial state: other names, timers, a restart",
+    "evolution: variables come and go, one is purged and comes back empty",
+)
+"""Scenarios whose state is read in the end; what expires is no longer there at different times."""
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_is_kept_is_what_spark_reads_in_its_own_checkpoint(
+    name: str, outcomes: Callable[[Scenario], Both], spark: SparkSession
+) -> None:
+    scenario = next(each for each in SCENARIOS if each.name == name)
+    both = outcomes(scenario)
+    with _conf(spark, {**NATIVE, **scenario.conf}):
+        theirs = native_state(spark, both["native"].checkpoint)
+        ours = braided_state(spark, both["braided"].checkpoint)
+    assert theirs
+    assert ours == theirs
 
 
 def _shown(scenario: Scenario, part: str | None, outcome: Outcome) -> list[Any]:

@@ -244,10 +244,10 @@ class Engine:
 
     def _hashes(self, name: str, key: bytes) -> tuple[int, int] | None:
         """The hashes of a key, by the same JVM expressions that route its rows; None where a key
-        is more than one record, and can't be pinned.
+        can't be pinned.
         """
         step = next(step for step in self.flow.steps if step.name == name)
-        if not isinstance(step, OperatorStep):
+        if isinstance(step, AggregateStep):
             return None
         return key_hashes(self._spark, step.key_schema, key)
 

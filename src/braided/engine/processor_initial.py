@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from braided.engine.checkpoint import BatchTimes
 from braided.engine.failure import from_worker, operator_failure, to_text
 from braided.engine.flow import ProcessorStep
+from braided.engine.heavy import HeavyKeys
 from braided.engine.initial import RUN_SCHEMA, Imported, imported
 from braided.engine.processor_input import Groups, PandasReader, RowReader
 from braided.engine.processor_run import ProcessorRuntime
@@ -84,7 +85,7 @@ class _Writer:
         program = self.program.unpack()
         reader = (PandasReader if program.pandas else RowReader)(program, 0)
         chunks = (chunk for chunk in chunks if chunk.num_rows)
-        groups = Groups(chunks, reader, program.keys, list(program.key_positions))
+        groups = Groups(chunks, reader, program.keys, list(program.key_positions), HeavyKeys())
         runtime = ProcessorRuntime(
             program, self.history, self.times.batch_time_ms, self.times.watermark_ms
         )

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql.conversion import ArrowBatchTransformer
 from pyspark.sql.types import Row
 
+from braided.engine.heavy import HeavyKeys
 from braided.engine.processor_program import ProcessorProgram
 from braided.engine.route import PLACE_SHIFT
 from braided.engine.rows import row_class
@@ -166,11 +167,13 @@ class Groups:
         reader: Any,
         keys: KeyCodec,
         positions: list[int],
+        heavy: HeavyKeys,
     ) -> None:
         self._chunks = chunks
         self._reader = reader
         self._keys = keys
         self._positions = positions
+        self._heavy = heavy
         self._next: tuple[_Window, int] | None = None
         self.chunk: pa.RecordBatch | None = None
         """The chunk in which the rows of the newest key begin."""
@@ -219,12 +222,14 @@ class Groups:
         heads = [column.take(pa.array(starts)) for column in columns]
         places = chunk.column(chunk.num_columns - 1).to_numpy()[starts]
         begins = starts.tolist()
+        keys = self._keys.encode_batch(heads)
+        self._heavy.add(keys, places, starts, chunk.num_rows)
         window = _Window(
             rows=self._reader.read(chunk),
             begins=begins,
             ends=[*begins[1:], chunk.num_rows],
             slots=(places >> PLACE_SHIFT).tolist(),
-            keys=self._keys.encode_batch(heads),
+            keys=keys,
             values=self._reader.keys(heads),
             chunk=chunk,
         )

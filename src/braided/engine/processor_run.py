@@ -7,7 +7,6 @@ to the changelog, is as with any operator (task.py).
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import itemgetter
@@ -38,7 +37,6 @@ from braided.state.sweep import sweep
 __all__ = ["ProcessorRun", "ProcessorRuntime"]
 
 _FRAMES_MAX = 4096
-_COLLECT_AFTER = 100_000
 
 
 class ProcessorRuntime:
@@ -97,22 +95,14 @@ class ProcessorRun(ChannelRun):
         )
 
     def process(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Rows and values are in no cycles, and there are very many of them: to look for some as
-        # often as Python does would cost more than the processor.
-        before = gc.get_threshold()
-        gc.set_threshold(_COLLECT_AFTER, *before[1:])
-        try:
-            yield from self._process(chunks)
-        finally:
-            gc.set_threshold(*before)
-
-    def _process(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         program = self.program
         first = self.spec.order if self.spec.keep_order else 0
         self.cut = Cut(chunks, self.batch.cut, first + len(program.input.fields))
         reader = (PandasReader if program.pandas else RowReader)(program, first)
         positions = [first + position for position in program.key_positions]
-        groups = Groups(self._counted(self.cut.through()), reader, program.keys, positions)
+        self._rehouse()
+        chunks = self._counted(self.cut.through())
+        groups = Groups(chunks, reader, program.keys, positions, self.heavy)
         yield from self._handle_rows(groups)
         self.runtime.enter("DATA_PROCESSED")
         if program.time_mode != "None":

@@ -38,6 +38,7 @@ from braided.state.files import Files
 from braided.state.keys import record_key, timer_bound, timer_key, timer_parts, unwrap, wrap
 from braided.state.manifest import OperatorMeta, OperatorView
 from braided.state.manifests import Manifests
+from braided.state.moving import move_key
 from braided.state.runs import RunFile
 from braided.state.slots import ChannelState, Limits, SlotState
 
@@ -233,8 +234,7 @@ class ChannelRun:
         # What a generator function returns needs no look.
         generator = inspect.isgeneratorfunction(self.call)
         self.checked = None if generator else self.runtime.rows_of
-        for move in self.batch.rehoused.get(program.name, {}).get(self.channel, ()):
-            self._rehouse(move)
+        self._rehouse()
         for chunk in self._timed(self.cut.through()):
             if chunk.num_rows:
                 self.rows_in += chunk.num_rows
@@ -444,22 +444,14 @@ class ChannelRun:
         self.slot_started_ns, self.slot_waited_ns = now, self.waited_ns
         self.slot_number = -1
 
-    def _rehouse(self, move: Rehousing) -> None:
-        """Before the first row: a key's record and timers go from one slot to another."""
-        self.state.prepare((move.donor, move.taker))
-        donor, taker = self.state.slot(move.donor), self.state.slot(move.taker)
-        suffix, _ = record_key(move.key)
-        record = donor.get(suffix)
-        if record is not None:
-            donor.delete(suffix)
-            taker.put(suffix, record)
-        for timer, value in list(donor.scan(b"t")):
-            if timer_parts(timer, value)[1] == move.key:
-                donor.delete(timer)
-                taker.put(timer, value)
-        # A timer that is due fires here, although the driver knows it in the other slot.
-        self.rows.setdefault(move.donor, 0)
-        self.rows.setdefault(move.taker, 0)
+    def _rehouse(self) -> None:
+        """Before the first row: keys that are pinned, or no longer, change slots."""
+        for move in self.batch.rehoused.get(self.program.name, {}).get(self.channel, ()):
+            self.state.prepare((move.donor, move.taker))
+            move_key(move.key, self.state.slot(move.donor), self.state.slot(move.taker))
+            # A timer that is due fires here, although the driver knows it in the other slot.
+            self.rows.setdefault(move.donor, 0)
+            self.rows.setdefault(move.taker, 0)
 
     # -- timers ----------------------------------------------------------------------------
 

@@ -1,0 +1,24 @@
+"""A key that goes from one slot to another with all it has: record, timers, pieces, expiries."""
+
+from __future__ import annotations
+
+from braided.state.keys import TIMER, record_key, timer_parts
+from braided.state.places import CHUNK, ENTRY, EXPIRY, VALUE, key_part
+from braided.state.slot import SlotState
+
+__all__ = ["move_key"]
+
+
+def move_key(key: bytes, donor: SlotState, taker: SlotState) -> None:
+    """Leaves nothing of the key in `donor`; costs a look at each timer and expiry there."""
+    record, _ = record_key(key)
+    found = donor.get(record)
+    places = [] if found is None else [(record, found)]
+    part = key_part(key)
+    for kind in (VALUE, CHUNK, ENTRY):
+        places += donor.scan(kind + part)
+    places += [(at, value) for at, value in donor.scan(TIMER) if timer_parts(at, value)[1] == key]
+    places += [(at, value) for at, value in donor.scan(EXPIRY) if value == key]
+    for place, value in places:
+        donor.delete(place)
+        taker.put(place, value)
