@@ -94,7 +94,7 @@ def _size(case: Case, channels: int, quick: bool) -> Size:
     if quick:
         return Size(8_000, braided=8, static=4, native=1, channels=channels)
     if case.shuffles_per_minute >= _RESTLESS:
-        return Size(16_000, braided=16, static=6, native=2, channels=channels)
+        return Size(16_000, braided=12, static=5, native=1, channels=channels)
     # Where keys are shuffled at all, that is in the middle, after six batches.
     count = 9 if case.shuffles_per_minute else 5
     return Size(40_000, braided=count, static=2, native=1, channels=channels)
