@@ -11,6 +11,8 @@ from collections import defaultdict
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, MapType
 
 import braided
 from processor_scenarios import shown
@@ -47,14 +49,20 @@ def native_state(spark: SparkSession, checkpoint: str) -> State:
 
 def braided_state(spark: SparkSession, checkpoint: str) -> State:
     found: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-    for row in braided.state(checkpoint, spark).collect():
+    state = braided.state(checkpoint, spark)
+    kinds = {field.name: field.dataType for field in state.schema["state"].dataType}
+    # As entries: Python has no dict whose keys have lists in them.
+    columns = [
+        F.map_entries(f"state.`{name}`") if isinstance(kind, MapType) else F.col(f"state.`{name}`")
+        for name, kind in kinds.items()
+    ]
+    for row in state.select("key", "timers", *columns).collect():
         key = shown(row.key)
-        for name in row.state.__fields__:
-            value = row.state[name]
-            if isinstance(value, list):
-                found[key][name] += [(item,) for item in value]
-            elif isinstance(value, dict):
-                found[key][name] += list(value.items())
+        for name, value in zip(kinds, row[2:], strict=True):
+            if isinstance(kinds[name], MapType):
+                found[key][name] += [tuple(entry) for entry in value or ()]
+            elif isinstance(kinds[name], ArrayType):
+                found[key][name] += [(item,) for item in value or ()]
             elif value is not None:
                 found[key][name].append((value,))
         found[key][TIMERS] += [(round(1000 * moment.timestamp()),) for moment in row.timers or ()]

@@ -94,5 +94,23 @@ class ProcessorContents:
                 assert each.user_key is not None
                 user_key = StructType.fromJson(each.user_key)
                 entries = handle.getMapState(each.name, user_key, schema, ttl_ms)
-                readers.append(lambda entries=entries: dict(entries.iterator()))
+                readers.append(lambda entries=entries: _as_dict(entries.iterator()))
         return readers
+
+
+def _as_dict(entries: Iterator[tuple[Any, Any]]) -> dict[Any, Any]:
+    return {_hashable(key): value for key, value in entries}
+
+
+class _HashableList(list[Any]):
+    """A list that stays as it is, and so can be part of a key."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self))
+
+
+def _hashable(value: Any) -> Any:
+    """The value with lists that can be hashed; structs by position."""
+    if isinstance(value, list):
+        return _HashableList(map(_hashable, value))
+    return tuple(map(_hashable, value)) if isinstance(value, tuple) else value
