@@ -99,7 +99,7 @@ def test_surge_loses_no_row_and_counts_what_was_held(place: Arena) -> None:
     assert result["no_row_lost"] is True
     assert result["rows"] == 40 * 0.5 * (1 + 4 + 1)
     assert result["few_channel_s"] > 0 and result["many_channel_s"] > result["few_channel_s"]
-    assert result["ideal_channel_s"] == 2 * 1.0 + 8 * 0.5
+    assert result["ideal_channel_s"] == 1 * 1.0 + 6 * 0.5
 
 
 def test_state_size_counts_what_is_written_for_the_keys_touched(place: Arena) -> None:

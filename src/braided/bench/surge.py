@@ -59,8 +59,8 @@ class Size:
     surge_s: float
     after_s: float
     interval_s: float = 1.0
-    few: int = 2
-    many: int = 8
+    few: int = 1
+    many: int = 6
     most: int = 16
     keys: int = 500
 
