@@ -20,7 +20,7 @@ from braided.engine.processor_program import ProcessorProgram
 from braided.engine.processor_run import ProcessorRun
 from braided.engine.program import PackedProgram
 from braided.engine.route import PLACE_SHIFT
-from braided.engine.task import BatchSpec, TaskSpec
+from braided.engine.spec import BatchSpec, TaskSpec
 from braided.state.files import Files
 from braided.state.manifest import OperatorMeta
 from braided.state.manifests import Manifests

@@ -12,10 +12,10 @@ import pytest
 
 from braided.control.table import RoutingTable
 from braided.engine.aggregate_program import AggregateProgram
-from braided.engine.aggregate_task import AggregateSpec, _Run
+from braided.engine.aggregate_task import AggregateRun, AggregateSpec
 from braided.engine.commit import Outcome, manifest_of
 from braided.engine.route import PLACE_SHIFT
-from braided.engine.task import BatchSpec
+from braided.engine.spec import BatchSpec
 from braided.errors import OperatorError
 from braided.state.columns import COLUMNS
 from braided.state.files import Files
@@ -84,7 +84,7 @@ class Flow:
             2,
             False,
         )
-        task = _Run(place, spec, 0)
+        task = AggregateRun(place, spec, 0)
         parts = [self._chunk(rows[i : i + chunk]) for i in range(0, len(rows), chunk)]
         given = [out for out in task.process(iter(parts))]
         report = task.finish()
@@ -193,7 +193,7 @@ def test_windows_go_when_the_watermark_passes_their_end(tmp_path: Path, mode: st
 def test_records_of_a_window_share_one_timer(tmp_path: Path) -> None:
     flow = Flow(tmp_path, "append", timed=True)
     flow.run([(f"k{n:03}", 10 + 10 * (n % 2), n, 1) for n in range(40)], watermark_s=1)
-    state = _Run(
+    state = AggregateRun(
         AggregateSpec(
             flow.program,
             flow.meta,

@@ -12,7 +12,8 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 import braided
 from braided.engine.program import Program
 from braided.engine.route import PLACE_SHIFT
-from braided.engine.task import BatchSpec, ChannelRun, Rehousing, TaskSpec
+from braided.engine.spec import BatchSpec, Rehousing, TaskSpec
+from braided.engine.task import ChannelRun
 from braided.state.manifest import OperatorMeta
 from braided.state.runs import RunFile
 from braided.state.slots import Limits

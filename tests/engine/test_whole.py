@@ -17,7 +17,8 @@ import braided
 from braided.engine.program import Program
 from braided.engine.reports import ChannelReport
 from braided.engine.route import PLACE_SHIFT
-from braided.engine.task import BatchSpec, ChannelRun, TaskSpec
+from braided.engine.spec import BatchSpec, TaskSpec
+from braided.engine.task import ChannelRun
 from braided.engine.whole import WholeKeysRun
 from braided.errors import BraidedError
 from braided.state.manifest import OperatorMeta

@@ -11,29 +11,23 @@ through the records of the times that have passed.
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 
 from braided import failpoints
 from braided.engine.aggregate_program import AggregateProgram
-from braided.engine.failure import to_text
-from braided.engine.reports import ChannelReport, ReportBox, SlotReport
+from braided.engine.channel import Channel, in_task
 from braided.engine.route import PLACE_SHIFT, order_columns
-from braided.engine.task import BATCH_PROPERTY, BatchSpec
-from braided.engine.worker import acknowledge_at_once, settle
-from braided.errors import BraidedError, OperatorError
-from braided.state.cache import Cache, host_directory
-from braided.state.files import Files
+from braided.engine.spec import BatchSpec, ChannelSpec
+from braided.errors import OperatorError
 from braided.state.keys import (
     RECORD,
     SUFFIX_BYTES_MAX,
@@ -44,10 +38,8 @@ from braided.state.keys import (
     unwrap,
     wrap,
 )
-from braided.state.manifest import OperatorMeta, OperatorView
-from braided.state.manifests import Manifests
 from braided.state.merge import SumOverflow
-from braided.state.slots import ChannelState, Limits, SlotState
+from braided.state.slots import SlotState
 
 __all__ = ["AggregateSpec", "AggregateTask"]
 
@@ -55,17 +47,8 @@ OUTPUT_ROWS = 32_768
 
 
 @dataclass(frozen=True)
-class AggregateSpec:
-    """What is the same for all tasks of an aggregation in all batches of a query."""
-
+class AggregateSpec(ChannelSpec):
     program: AggregateProgram
-    meta: OperatorMeta
-    flow: str
-    root: str
-    cache: str
-    limits: Limits
-    order: int
-    keep_order: bool
 
 
 class AggregateTask:
@@ -76,50 +59,21 @@ class AggregateTask:
         self._reports = reports
 
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        settle()
-        batch = BatchSpec.decode(context.getLocalProperty(BATCH_PROPERTY) or "")
-        failpoints.arm(batch.failpoint)
-        try:
-            run = _Run(self._spec, batch, context.partitionId())
-            for chunk in run.process(chunks):
-                begun_ns = perf_counter_ns()
-                yield chunk
-                run.waited_ns += perf_counter_ns() - begun_ns
-            report = run.finish()
-        except BraidedError as error:
-            raise RuntimeError(to_text(error)) from None
-        self._reports.add([ReportBox.encode(batch.token, report)])
+        return in_task(partial(AggregateRun, self._spec), self._reports, chunks)
 
 
-class _Run:
+class AggregateRun(Channel):
+    """The task itself."""
+
     def __init__(self, spec: AggregateSpec, batch: BatchSpec, channel: int) -> None:
+        super().__init__(spec, spec.program.name, batch, channel)
         self.spec = spec
-        self.batch = batch
-        self.channel = channel
-        self.program = program = spec.program
-        files = Files(spec.root)
-        view = Manifests(files).view_at(batch.batch - 1, spec.flow)
-        self.state = ChannelState(
-            files,
-            Cache(host_directory(Path(spec.cache), spec.flow)),
-            program.name,
-            view.operators.get(program.name) or OperatorView.empty(spec.meta),
-            spec.limits,
-        )
-        self.attempt = f"{batch.batch}-{channel}-{uuid.uuid4().hex[:12]}"
-        self.started_ns = perf_counter_ns()
-        self.waited_ns = 0
-        self.digest = hashlib.blake2b(digest_size=16)
-        self.rows: dict[int, int] = {}
-        self.busy_ns: dict[int, int] = {}
-        self.rows_in = self.rows_out = self.keys_touched = 0
+        self.program = spec.program
         self.later: dict[int, dict[bytes, None]] = {}
         """Keys by slot whose results are given out at the end: more rows of them may come."""
 
     def process(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for chunk in self._timed(chunks):
+        for chunk in self.timed(chunks):
             if chunk.num_rows:
                 self.rows_in += chunk.num_rows
                 failpoints.reach("task-rows")
@@ -130,16 +84,6 @@ class _Run:
         yield from self._given(self._changed())
         if self.program.timed:
             yield from self._given(self._evicted())
-
-    def _timed(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        while True:
-            begun_ns = perf_counter_ns()
-            acknowledge_at_once()
-            chunk = next(chunks, None)
-            self.waited_ns += perf_counter_ns() - begun_ns
-            if chunk is None:
-                return
-            yield chunk
 
     # -- merging ---------------------------------------------------------------------------
 
@@ -331,51 +275,9 @@ class _Run:
         ]
         zeros = pa.array(np.zeros(len(keys), np.int64))
         tags = [zeros] * self.spec.order + [pa.array(hashes, pa.int64())]
-        for column in (*tags, *columns):
-            for buffer in column.buffers():
-                if buffer is not None:
-                    self.digest.update(buffer)
+        self.note((*tags, *columns))
         names = [*order_columns(self.spec.order + 1), *names]
         return pa.RecordBatch.from_arrays([*tags, *columns], names=names)
-
-    # -- the end ---------------------------------------------------------------------------
-
-    def finish(self) -> ChannelReport:
-        changes = self.state.finish(f"state/{self.program.name}/{self.attempt}")
-        slots = tuple(
-            SlotReport(
-                slot=slot.slot,
-                rows=self.rows.get(slot.slot, 0),
-                busy_ns=self.busy_ns.get(slot.slot, 0),
-                keys=slot.keys_added,
-                bytes=slot.bytes_added,
-                due_ms=slot.due_ms,
-                keys_held=slot.keys,
-                bytes_held=slot.bytes,
-            )
-            for slot in changes.slots
-        )
-        return ChannelReport(
-            operator=self.program.name,
-            channel=self.channel,
-            attempt=self.attempt,
-            log=changes.log,
-            snap=changes.snap,
-            carry=None,
-            slots=slots,
-            rows_in=self.rows_in,
-            rows_out=self.rows_out,
-            keys_touched=self.keys_touched,
-            busy_ns=perf_counter_ns() - self.started_ns - self.waited_ns,
-            output_digest=self.digest.hexdigest() if self.spec.keep_order else "",
-            slots_opened=changes.opened,
-            cache_hits=changes.hits,
-            rolled_back=changes.rolled_back,
-            caught_up=changes.caught_up,
-            rebuilt=changes.rebuilt,
-            bytes_caught_up=changes.bytes_caught_up,
-            cache_errors=changes.cache_errors,
-        )
 
 
 def _suffixes(keys: list[bytes]) -> tuple[list[bytes], list[int]]:

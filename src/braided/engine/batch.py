@@ -53,8 +53,9 @@ from braided.engine.progress import ProgressLog, Steps, section
 from braided.engine.reports import ChannelReport, ReportBox
 from braided.engine.sampling import Sampler, waiting_rows
 from braided.engine.sinks import Sink, Sitting
+from braided.engine.spec import BatchSpec, Rehousing
 from braided.engine.steer import Batch, Helm
-from braided.engine.task import BatchSpec, Rehousing, import_task
+from braided.engine.task import import_task
 from braided.engine.tick import Bell
 from braided.errors import (
     BraidedError,

@@ -32,8 +32,8 @@ from braided.engine.inputs import Inputs
 from braided.engine.place import Place
 from braided.engine.processor_stage import ProcessorStage
 from braided.engine.route import late_filter, order_columns, quoted
+from braided.engine.spec import BATCH_PROPERTY, BatchSpec
 from braided.engine.stage import Stage
-from braided.engine.task import BATCH_PROPERTY, BatchSpec
 from braided.engine.twosided import united_sides
 from braided.state.manifest import CarryFile, OperatorMeta
 

@@ -18,7 +18,7 @@ from braided.engine.processor_run import ProcessorRun
 from braided.engine.processor_stage import program_of
 from braided.engine.program import PackedProgram, pack
 from braided.engine.route import PLACE, PLACE_SHIFT, Route
-from braided.engine.task import BatchSpec, TaskSpec
+from braided.engine.spec import BatchSpec, TaskSpec
 from braided.errors import BraidedError
 from braided.state.declared import VARIABLES
 from braided.state.manifest import OperatorMeta

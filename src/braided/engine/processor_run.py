@@ -114,7 +114,7 @@ class ProcessorRun(ChannelRun):
             yield from self._flushed()
 
     def _counted(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for chunk in self._timed(chunks):
+        for chunk in self.timed(chunks):
             if chunk.num_rows:
                 self.rows_in += chunk.num_rows
                 failpoints.reach("task-rows")

@@ -22,7 +22,8 @@ from braided.engine.flow import OperatorStep, ProcessorStep
 from braided.engine.place import Place
 from braided.engine.program import PackedProgram, Program
 from braided.engine.route import PLACE, Route, order_columns, quoted
-from braided.engine.task import ChannelTask, TaskSpec
+from braided.engine.spec import TaskSpec
+from braided.engine.task import ChannelTask
 from braided.state.manifest import OperatorMeta
 
 __all__ = ["Stage"]

@@ -11,44 +11,35 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, TypeAlias
 
-import msgspec
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 
 from braided import failpoints
 from braided.engine.carry import Cut
-from braided.engine.failure import operator_failure, to_text
+from braided.engine.channel import Channel, in_task
+from braided.engine.failure import operator_failure
 from braided.engine.heavy import HeavyKeys
-from braided.engine.program import PackedProgram
-from braided.engine.reports import ChannelReport, ReportBox, SlotReport
+from braided.engine.reports import ChannelReport
 from braided.engine.route import PLACE_SHIFT, TIMER_SEQUENCE, order_columns
 from braided.engine.runtime import OperatorRuntime
-from braided.engine.worker import acknowledge_at_once, settle
+from braided.engine.spec import BatchSpec, TaskSpec
 from braided.errors import BraidedError, StateValueError
-from braided.state.cache import Cache, host_directory
-from braided.state.files import Files
 from braided.state.keys import record_key, timer_bound, timer_key, timer_parts, unwrap, wrap
-from braided.state.manifest import OperatorMeta, OperatorView
-from braided.state.manifests import Manifests
 from braided.state.moving import move_key
-from braided.state.runs import RunFile
-from braided.state.slots import ChannelState, Limits, SlotState
+from braided.state.slots import SlotState
 
 __all__ = [
-    "BATCH_PROPERTY",
-    "BatchSpec",
+    "ARROW",
+    "CALL_ROWS",
+    "OUTPUT_ROWS",
     "ChannelRun",
     "ChannelTask",
-    "Rehousing",
-    "TaskSpec",
+    "Group",
+    "Tags",
     "import_task",
     "run_of",
 ]
@@ -66,67 +57,7 @@ Tags: TypeAlias = list[tuple[int, ...]]
 """The order columns of each row."""
 
 
-BATCH_PROPERTY = "braided.batch"
-
 log = logging.getLogger("braided")
-
-
-class Rehousing(msgspec.Struct, frozen=True, array_like=True):
-    """A key that leaves a slot for another, with all it has there."""
-
-    key: bytes
-    donor: int
-    taker: int
-
-
-class BatchSpec(msgspec.Struct, frozen=True):
-    """What is particular to one try of one batch. Travels as a local property of the job."""
-
-    token: str
-    """Names the try, so that a late task of an earlier one is not listened to."""
-    batch: int
-    batch_time_ms: int
-    watermark_ms: int
-    late_watermark_ms: int
-    """The watermark of the batch before, by which rows are late."""
-    due: dict[str, dict[int, list[int]]]
-    """Slots with a timer that is due, by operator and channel."""
-    cut: int | None
-    """Rows for each channel to process; the rest is carried."""
-    rehoused: dict[str, dict[int, list[Rehousing]]] = {}
-    """Keys that change slots, by operator and channel; the channel owns both slots."""
-    initial: dict[str, tuple[RunFile, ...]] = {}
-    """State that operators in their first batch start with."""
-    failpoint: str = ""
-    """Where a test wants a task to fail."""
-
-    def encode(self) -> str:
-        return msgspec.json.encode(self).decode()
-
-    @classmethod
-    def decode(cls, text: str) -> BatchSpec:
-        return msgspec.json.decode(text, type=cls)
-
-
-@dataclass(frozen=True)
-class TaskSpec:
-    """What is the same for all tasks of an operator in all batches of a query."""
-
-    program: PackedProgram
-    meta: OperatorMeta
-    flow: str
-    root: str
-    cache: str
-    """Where each host keeps its caches; empty for none."""
-    limits: Limits
-    order: int
-    """How many order columns the input has."""
-    keep_order: bool
-    """Whether they came along, and the output needs them."""
-    divert: bool = False
-    """Whether a row whose operator raises goes to the dead letters."""
-    processor: bool = False
-    """Whether the program is a StatefulProcessor's."""
 
 
 class ChannelTask:
@@ -137,44 +68,22 @@ class ChannelTask:
         self._reports = reports
 
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        settle()
-        batch = BatchSpec.decode(context.getLocalProperty(BATCH_PROPERTY) or "")
-        failpoints.arm(batch.failpoint)
-        try:
-            run = run_of(self._spec)(
-                self._spec, self._spec.program.unpack(), batch, context.partitionId()
-            )
-            try:
-                for chunk in run.process(chunks):
-                    begun_ns = perf_counter_ns()
-                    yield chunk
-                    run.waited_ns += perf_counter_ns() - begun_ns
-            except BaseException:
-                run.abandon()
-                raise
-            report = run.finish()
-        except BraidedError as error:
-            raise RuntimeError(to_text(error)) from None
-        self._reports.add([ReportBox.encode(batch.token, report)])
+        return in_task(self._begin, self._reports, chunks)
+
+    def _begin(self, batch: BatchSpec, channel: int) -> ChannelRun:
+        spec = self._spec
+        return run_of(spec)(spec, spec.program.unpack(), batch, channel)
 
 
-class ChannelRun:
-    """The task itself, which knows nothing of Spark: Arrow in, Arrow out, a report at the end."""
+class ChannelRun(Channel):
+    """The task itself: rows in order, key by key."""
 
     def __init__(self, spec: TaskSpec, program: Any, batch: BatchSpec, channel: int) -> None:
+        super().__init__(spec, program.name, batch, channel)
         self.spec = spec
-        self.batch = batch
-        self.channel = channel
         self.program: Any = program
         self.runtime: Any = self._runtime()
-        self.files = Files(spec.root)
-        self.state = self._open_state()
-        self.attempt = f"{batch.batch}-{channel}-{uuid.uuid4().hex[:12]}"
-        self.started_ns = self.slot_started_ns = perf_counter_ns()
-        self.waited_ns = self.slot_waited_ns = 0
-        """Time spent on others: rows that were not there yet, output nobody took yet."""
+        self.slot_started_ns, self.slot_waited_ns = self.started_ns, 0
         self.cut: Cut | None = None
         self.call: Callable[[Any], Any] = _no_rows
         self.checked: Callable[[Any, str], Iterable[Any]] | None = None
@@ -190,23 +99,7 @@ class ChannelRun:
         self.pending_tag: tuple[int, ...] | None = None
         self.out: list[Any] = []
         self.tags: list[tuple[int, ...]] = []
-        self.digest = hashlib.blake2b(digest_size=16)
-        # measurements
-        self.rows: dict[int, int] = {}
-        self.busy_ns: dict[int, int] = {}
         self.heavy = HeavyKeys()
-        self.rows_in = self.rows_out = self.keys_touched = 0
-
-    def _open_state(self) -> ChannelState:
-        """The slots at the version before."""
-        spec, batch = self.spec, self.batch
-        view = Manifests(self.files).view_at(batch.batch - 1, spec.flow)
-        known = view.operators.get(self.program.name)
-        if known is None:
-            runs = batch.initial.get(self.program.name, ())
-            known = OperatorView.empty(spec.meta).starting_with(runs)
-        cache = Cache(host_directory(Path(spec.cache), spec.flow)) if spec.cache else None
-        return ChannelState(self.files, cache, self.program.name, known, spec.limits)
 
     def _runtime(self) -> Any:
         """What runs user code."""
@@ -235,7 +128,7 @@ class ChannelRun:
         generator = inspect.isgeneratorfunction(self.call)
         self.checked = None if generator else self.runtime.rows_of
         self._rehouse()
-        for chunk in self._timed(self.cut.through()):
+        for chunk in self.timed(self.cut.through()):
             if chunk.num_rows:
                 self.rows_in += chunk.num_rows
                 failpoints.reach("task-rows")
@@ -253,16 +146,6 @@ class ChannelRun:
         self._leave_slot()
         if self.out:
             yield self._flush()
-
-    def _timed(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        while True:
-            begun_ns = perf_counter_ns()
-            acknowledge_at_once()
-            chunk = next(chunks, None)
-            self.waited_ns += perf_counter_ns() - begun_ns
-            if chunk is None:
-                return
-            yield chunk
 
     def _groups(self, chunk: pa.RecordBatch, first: int) -> list[Group]:
         """The runs of one key in a chunk."""
@@ -554,12 +437,7 @@ class ChannelRun:
             order = [pa.array([], pa.int64())] * (self.spec.order + 1)
         names = [*order_columns(self.spec.order + 1), *chunk.schema.names]
         tagged = pa.RecordBatch.from_arrays([*order, *chunk.columns], names=names)
-        # A later operator reads this through a shuffle that Spark may run again: whether a second
-        # run gave the same rows must be seen.
-        for column in tagged.columns:
-            for buffer in column.buffers():
-                if buffer is not None:
-                    self.digest.update(buffer)
+        self.note(tagged.columns)
         return tagged
 
     # -- the end ---------------------------------------------------------------------------
@@ -579,42 +457,10 @@ class ChannelRun:
             self.runtime.stop()
         except Exception as error:
             raise self._failed(error, None, "onClose, after the last key") from None
-        changes = self.state.finish(f"state/{program.name}/{self.attempt}")
-        carry = self.cut.keep(self.files, program.name, f"carry/{self.attempt}.arrow")
-        slots = tuple(
-            SlotReport(
-                slot=slot.slot,
-                rows=self.rows.get(slot.slot, 0),
-                busy_ns=self.busy_ns.get(slot.slot, 0),
-                keys=slot.keys_added,
-                bytes=slot.bytes_added,
-                due_ms=slot.due_ms,
-                keys_held=slot.keys,
-                bytes_held=slot.bytes,
-            )
-            for slot in changes.slots
-        )
-        return ChannelReport(
-            operator=program.name,
-            channel=self.channel,
-            attempt=self.attempt,
-            log=changes.log,
-            snap=changes.snap,
-            carry=carry,
-            slots=slots,
-            rows_in=self.rows_in,
-            rows_out=self.rows_out,
-            keys_touched=self.keys_touched,
-            busy_ns=perf_counter_ns() - self.started_ns - self.waited_ns,
-            output_digest=self.digest.hexdigest() if self.spec.keep_order else "",
-            slots_opened=changes.opened,
-            cache_hits=changes.hits,
-            rolled_back=changes.rolled_back,
-            caught_up=changes.caught_up,
-            rebuilt=changes.rebuilt,
-            bytes_caught_up=changes.bytes_caught_up,
-            cache_errors=changes.cache_errors,
-            heavy=self.heavy.found(self.rows_in),
+        cut = self.cut
+        return self.report(
+            lambda: cut.keep(self.files, program.name, f"carry/{self.attempt}.arrow"),
+            self.heavy.found(self.rows_in),
         )
 
 

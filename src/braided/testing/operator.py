@@ -30,7 +30,8 @@ from braided.control.table import RoutingTable
 from braided.engine.checkpoint import fit
 from braided.engine.commit import Outcome, manifest_of
 from braided.engine.output import OutputEncoder
-from braided.engine.task import BatchSpec, TaskSpec, run_of
+from braided.engine.spec import BatchSpec, TaskSpec
+from braided.engine.task import run_of
 from braided.errors import DefinitionError
 from braided.state.codec import CODEC
 from braided.state.files import Files
