@@ -20,8 +20,9 @@ from braided.engine.processor_program import ProcessorProgram
 from braided.engine.processor_run import ProcessorRun
 from braided.engine.program import PackedProgram
 from braided.engine.route import PLACE_SHIFT
-from braided.engine.spec import BatchSpec, TaskSpec
+from braided.engine.spec import BatchSpec, Rehousing, TaskSpec
 from braided.state.files import Files
+from braided.state.keys import KeyCodec
 from braided.state.manifest import OperatorMeta
 from braided.state.manifests import Manifests
 from braided.state.slots import ChannelState, Limits
@@ -63,6 +64,8 @@ class ProcessorFlow:
         self.manifests = Manifests(Files(str(home / "braided")))
         self.batch = -1
         self.watermark_ms = 0
+        self._pinned: dict[Any, int] = {}
+        self._moves: list[Rehousing] = []
         self.restart(processor)
 
     def restart(self, processor: StatefulProcessor) -> None:
@@ -117,6 +120,7 @@ class ProcessorFlow:
             late_watermark_ms=self.watermark_ms,
             due={NAME: {0: due}},
             cut=None,
+            rehoused={NAME: {0: self._moves}},
         )
         spec = TaskSpec(
             program=PackedProgram(b"", ""),
@@ -130,7 +134,7 @@ class ProcessorFlow:
             processor=True,
         )
         task = ProcessorRun(spec, self.program, batch, 0)
-        rows = sorted(rows, key=lambda row: (_slot(row[0]), str(row[0])))
+        rows = sorted(rows, key=lambda row: (self._slot(row[0]), str(row[0])))
         parts = [self._chunk(rows[i : i + chunk]) for i in range(0, len(rows), chunk)]
         given = [row for out in task.process(iter(parts)) for row in out.to_pylist()]
         report = task.finish()
@@ -148,8 +152,15 @@ class ProcessorFlow:
             )
             self.manifests.write(manifest_of(outcome, self.view, "flow", "test", False))
             self.batch += 1
+            self._moves = []
             self.watermark_ms = watermark_ms
         return given
+
+    def pin(self, key: str, slot: int) -> None:
+        """From the next batch on a key is in another slot."""
+        data = KeyCodec(pa.schema([("k", pa.string())])).encode_batch([pa.array([key])])
+        self._moves.append(Rehousing(data[0], self._slot(key), slot))
+        self._pinned[key] = slot
 
     def stored(self) -> dict[bytes, bytes]:
         """Everything that lies in the slots, from durable files."""
@@ -165,10 +176,9 @@ class ProcessorFlow:
 
         schema = to_arrow_schema(self.input, timezone="UTC")
         columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
-        places = np.array([_slot(row[0]) << PLACE_SHIFT for row in rows], np.int64)
+        places = np.array([self._slot(row[0]) << PLACE_SHIFT for row in rows], np.int64)
         names = [*schema.names, "place"]
         return pa.RecordBatch.from_arrays([*columns, pa.array(places)], names=names)
 
-
-def _slot(key: Any) -> int:
-    return sum(str(key).encode()) % SLOTS
+    def _slot(self, key: Any) -> int:
+        return self._pinned.get(key, sum(str(key).encode()) % SLOTS)

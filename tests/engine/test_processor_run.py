@@ -370,3 +370,76 @@ def test_what_a_checkpoint_holds_of_a_processor_can_be_read(tmp_path: Path) -> N
     )
     rows = OutputEncoder(variables_type(view.meta.history), "P").encode(list(found.values()))
     assert rows.column(0).to_pylist() == [{"n": n} for (n,), _, _ in found.values()]
+
+
+class Mapping(StatefulProcessor):
+    """Sets an entry per row, or drops all of them; says what there is."""
+
+    def init(self, handle: Any) -> None:
+        self.by = handle.getMapState("by", "u long", "n long", self.ttl_ms)
+
+    def __init__(self, ttl_ms: int | None) -> None:
+        self.ttl_ms = ttl_ms
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            if row.v < 0:
+                self.by.clear()
+            else:
+                self.by.updateValue((row.v,), (10 * row.v,))
+        said = f"{sorted(self.by.keys())} {self.by.getValue((1,))} {self.by.exists()}"
+        yield Row(k=key[0], n=0, said=said)
+
+
+@pytest.mark.parametrize("ttl_ms", [None, 1000])
+@pytest.mark.parametrize("second", [4, -1])
+def test_a_key_that_changes_slots_is_the_same_in_that_batch_and_later(
+    tmp_path: Path, ttl_ms: int | None, second: int
+) -> None:
+    said = []
+    for pinned in (False, True):
+        flow = ProcessorFlow(tmp_path / str(pinned), Mapping(ttl_ms), OUT)
+        flow.run([("hot", 1), ("hot", 2), ("hot", 3), ("b", 1)])
+        if pinned:
+            flow.pin("hot", 3)
+        batches = [[("hot", second), ("b", 2)], [("hot", 7)]]
+        said.append([sorted(map(str, flow.run(batch))) for batch in batches])
+        said[-1].append(flow.stored())
+    assert said[0] == said[1]
+
+
+class OneFrame(StatefulProcessor):
+    """Gives out one and the same frame with other values."""
+
+    def init(self, handle: Any) -> None:
+        self.frame = pd.DataFrame({"k": ["x"], "n": [0], "said": [""]})
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        for frame in rows:
+            for value in frame["v"]:
+                self.frame.loc[0, "n"] = value
+                yield self.frame
+
+
+def test_what_was_given_out_stays_as_it_was(tmp_path: Path) -> None:
+    flow = ProcessorFlow(tmp_path, OneFrame(), OUT, pandas=True)
+    assert [row["n"] for row in flow.run([("a", 1), ("a", 2), ("b", 3)])] == [1, 2, 3]
+
+
+class Naming(StatefulProcessor):
+    """Names the index and the columns of the frames it is given; says what their names were."""
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        for frame in rows:
+            said = f"{frame.index.name} {frame.columns.name}"
+            frame.index.name = frame.columns.name = "mine"
+            yield pd.DataFrame({"k": [key[0]], "n": [1], "said": [said]})
+
+
+def test_the_frame_of_a_key_knows_nothing_of_those_of_others(tmp_path: Path) -> None:
+    flow = ProcessorFlow(tmp_path, Naming(), OUT, pandas=True)
+    given = flow.run([(key, 1) for key in "abcdefgh"], chunk=100)
+    assert {row["said"] for row in given} == {"None None"}

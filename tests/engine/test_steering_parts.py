@@ -219,6 +219,7 @@ def test_bytes_of_files_are_told_from_inputs_of_unknown_size() -> None:
     assert known_bytes(tick + 1792) == 1792
     assert known_bytes(tick) is None
     assert known_bytes(2 * tick) is None
+    assert known_bytes(tick * 16 // 24 + tick) is None, "an unknown source below a projection"
 
 
 def offsets(checkpoint: Path, batch: int, *sources: str) -> None:

@@ -159,6 +159,10 @@ class Fails:
         self.asked += 1
         raise RuntimeError("no idea")
 
+    @property
+    def by_rate(self) -> bool:
+        raise RuntimeError("no idea of rates either")
+
     def balance(self, *_: Any) -> Any:
         return RoutingTable.initial(4, 4)
 

@@ -69,6 +69,7 @@ def test_state_is_exact_with_policies_that_know_no_rest(
     monkeypatch.setattr(policies, "HOT_KEYS", RESTLESS_KEYS)
     feed = lab.feed(SCHEMA)
     counts: Counter[str] = Counter()
+    sums: Counter[str] = Counter()
     expected = []
     options = {"scale": RestlessScale(1), "balance": RestlessBalance(1), "channels.max": 4}
     chance = random.Random(1)
@@ -77,8 +78,10 @@ def test_state_is_exact_with_policies_that_know_no_rest(
             for _ in range(7):
                 keys = chance.choices("abcde", weights=(8, 1, 1, 1, 1), k=20)
                 counts.update(keys)
-                expected += [(key, counts[key], 2.0 * counts[key]) for key in set(keys)]
-                feed.add([(key, 2) for key in keys])
+                rows = [(key, chance.randrange(50)) for key in keys]
+                sums.update(dict(Counter(key for key, v in rows for _ in range(v))))
+                expected += [(key, counts[key], float(sums[key])) for key in set(keys)]
+                feed.add(rows)
                 query.processAllAvailable()
                 assert query._engine._steering.settled(60)
     parts = [m.operators["Totals"] for m in manifests_of(lab.checkpoint).values()]

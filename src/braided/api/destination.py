@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -86,14 +86,16 @@ def sink_of(target: Target, spark: SparkSession) -> Sink:
 
 
 def local_path(location: str) -> str:
-    """An absolute path, from a path or a file: URI."""
+    """An absolute path, from a path or a file: URI, without `..` and double slashes: Hadoop and the
+    operating system do not read these alike.
+    """
     if location.startswith("file:"):
         location = "/" + location.removeprefix("file:").lstrip("/")
     if "://" in location:
         raise UnsupportedError(
             f"{location}: checkpoints and file output are on a local or mounted file system for now"
         )
-    return str(Path(location).absolute())
+    return "/" + os.path.abspath(location).lstrip("/")
 
 
 def _table(target: Target, kind: str, spark: SparkSession) -> Sink:

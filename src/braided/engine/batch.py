@@ -243,6 +243,21 @@ class Engine:
     def _propose_pin(self, name: str, change: Pin | bytes) -> None:
         self.commands.propose_pin(name, change)
 
+    def _foreseen(self, df: DataFrame, batch: int, times: BatchTimes) -> Mapping[str, int]:
+        """Channels that a batch should have, by the size of its input; a batch does without an
+        answer, whatever the reason.
+        """
+        try:
+            if not self._steering.foresees:
+                return {}
+            size = input_size(df, self._log, batch)
+            return self._steering.foresee(batch, size, times.batch_time_ms)
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            log.warning("batch %d keeps its channels, its input was not sized: %s", batch, error)
+            return {}
+
     def _hashes(self, name: str, key: bytes) -> tuple[int, int] | None:
         """The hashes of a key, by the same JVM expressions that route its rows; None where a key
         can't be pinned.
@@ -302,10 +317,7 @@ class Engine:
         with steps.step("admit"):
             cut = self.commands.cut()
             times = self._log.times(batch)
-            asked: Mapping[str, int] = {}
-            if self._steering.foresees:
-                size = input_size(df, self._log, batch)
-                asked = self._steering.foresee(batch, size, times.batch_time_ms)
+            asked = self._foreseen(df, batch, times)
             tables = self.commands.take(self._load_of, asked)
             if cut is not None:
                 # Rows that are left for the next batch must not find their timers fired.

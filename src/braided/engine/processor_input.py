@@ -134,7 +134,8 @@ class PandasReader:
         if index is None:
             index = self._indexes[count] = pd.RangeIndex(count)
         part = frame._mgr.get_slice(slice(begin, end), axis=1)
-        part.axes[1] = index
+        # Views, because a name that is given to an index would be seen by the other keys.
+        part.axes[:] = [part.axes[0].view(), index.view()]
         return pd.DataFrame._from_mgr(part, part.axes)
 
 

@@ -147,7 +147,12 @@ class FrameEncoder(_Encoder):
         self._distinct = len(set(self.names)) == len(self.names)
 
     def columns(self, frame: Any) -> list[Any]:
-        """The values of the schema's columns; raises unless it is a frame that has them."""
+        """The values of the schema's columns as they are now, whatever becomes of the frame;
+        raises unless it is a frame that has them.
+        """
+        return [column.copy() for column in self._columns(frame)]
+
+    def _columns(self, frame: Any) -> list[Any]:
         if not isinstance(frame, pd.DataFrame):
             raise OutputSchemaError(
                 f"processor {self._operator!r} gave {frame!r:.80} of type "

@@ -32,6 +32,7 @@ from braided.errors import OutputSchemaError
 from braided.state.declared import Declared
 from braided.state.keys import timer_bound, timer_parts
 from braided.state.openkey import OpenKey
+from braided.state.places import variable_prefix
 from braided.state.sweep import sweep
 
 __all__ = ["ProcessorRun", "ProcessorRuntime"]
@@ -205,6 +206,11 @@ class ProcessorRun(ChannelRun):
         self.out.clear()
         self.tags.clear()
         self.pending_rows = 0
+
+    def _housed(self, key: bytes, pieces: list[bytes]) -> None:
+        # Written by this task, and not yet stored: who looks for entries has to know of them.
+        for place in pieces:
+            self.runtime.key.touch(variable_prefix(place, key), place)
 
     # -- timers ----------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from braided.control.measurement import OperatorView
 from braided.control.outlook import Outlook
 from braided.control.policy import Wish
 from braided.control.table import Pin, RoutingTable
+from braided.engine.arriving import Amount
 from braided.engine.commit import Outcome
 from braided.engine.eventlog import EventLog
 from braided.engine.policies import Policies
@@ -80,7 +81,7 @@ class Helm:
         self._warned: set[str] = set()
         self._last: dict[str, Any] | None = None
         self._outlook: Outlook | None = None
-        self._size: tuple[int, float | None] = (-1, None)
+        self._size: tuple[int, Amount | None] = (-1, None)
         self._foreseen: dict[int, dict[str, Wish]] = {}
         self._lock = threading.Condition()
         self._batches: deque[Batch] = deque(maxlen=_WAITING_MAX)
@@ -108,16 +109,18 @@ class Helm:
         """Whether its policy can say something of a batch by the size of its input."""
         return bool(getattr(self._policies.settings.scale, "by_rate", False))
 
-    def foresee(self, batch: int, size: float | None, batch_time_ms: int) -> dict[str, int]:
+    def foresee(self, batch: int, size: Amount | None, batch_time_ms: int) -> dict[str, int]:
         """Channels that a batch of that input should have at least, by what is known of the one
         before; in the thread of the batch, which waits for nobody.
         """
         (last, before), self._size = self._size, (batch, size)
         outlook, collected_s = self._outlook, self._sampler.collected_s(batch_time_ms)
         is_next = outlook is not None and outlook.view.batch == last == batch - 1
-        if outlook is None or not is_next or not size or not before or collected_s is None:
+        if outlook is None or not is_next or size is None or before is None or collected_s is None:
             return {}
-        wishes = outlook.wishes(size / before, collected_s)
+        if size.unit != before.unit or not before.amount:
+            return {}
+        wishes = outlook.wishes(size.amount / before.amount, collected_s)
         if wishes:
             self._foreseen[batch] = wishes
         return {name: wish.channels for name, wish in wishes.items()}

@@ -331,10 +331,14 @@ class ChannelRun(Channel):
         """Before the first row: keys that are pinned, or no longer, change slots."""
         for move in self.batch.rehoused.get(self.program.name, {}).get(self.channel, ()):
             self.state.prepare((move.donor, move.taker))
-            move_key(move.key, self.state.slot(move.donor), self.state.slot(move.taker))
+            donor, taker = self.state.slot(move.donor), self.state.slot(move.taker)
+            self._housed(move.key, move_key(move.key, donor, taker))
             # A timer that is due fires here, although the driver knows it in the other slot.
             self.rows.setdefault(move.donor, 0)
             self.rows.setdefault(move.taker, 0)
+
+    def _housed(self, key: bytes, pieces: list[bytes]) -> None:
+        """A key has been moved, and where the pieces of its variables lie: operators have none."""
 
     # -- timers ----------------------------------------------------------------------------
 

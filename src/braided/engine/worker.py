@@ -20,7 +20,7 @@ import stat
 
 __all__ = ["acknowledge_at_once", "settle"]
 
-_COLLECT_AFTER = 100_000
+_COLLECT_AFTER = 10_000
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 
 

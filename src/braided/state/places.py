@@ -33,6 +33,7 @@ __all__ = [
     "user_part",
     "variable_of",
     "variable_place",
+    "variable_prefix",
 ]
 
 VALUE, CHUNK, ENTRY, EXPIRY = b"v", b"l", b"m", b"x"
@@ -84,6 +85,11 @@ def expiry_place(ms: int, place: bytes) -> bytes:
 def expiry_parts(noted: bytes) -> bytes:
     """The place that was noted there."""
     return noted[9:]
+
+
+def variable_prefix(place: bytes, key: bytes) -> bytes:
+    """What the suffixes of a variable start with, from that of a piece of the key's."""
+    return place[: 1 + len(key_part(key)) + 2]
 
 
 def variable_of(place: bytes, key: bytes) -> int:

@@ -70,6 +70,7 @@ class LocalRegister:
                 try:
                     os.link(temporary, path)
                 except FileExistsError:
+                    sync_directory(path.parent)  # whoever made it may not have come to that
                     return False
                 failpoints.reach(f"{self._what}-linked")
             finally:
