@@ -18,7 +18,7 @@ from braided.engine.processor_run import ProcessorRun
 from braided.engine.processor_stage import program_of
 from braided.engine.program import PackedProgram, pack
 from braided.engine.route import PLACE, PLACE_SHIFT, Route
-from braided.engine.spec import BatchSpec, TaskSpec
+from braided.engine.spec import BatchSpec, ChannelSpec, TaskSpec
 from braided.errors import BraidedError
 from braided.state.declared import VARIABLES
 from braided.state.manifest import OperatorMeta
@@ -56,7 +56,7 @@ class _Memory:
 
 
 class _BatchRun(ProcessorRun):
-    def _open_state(self) -> Any:
+    def _open(self, spec: ChannelSpec) -> Any:
         return _Memory()
 
 
