@@ -91,10 +91,10 @@ def _hand_over_to_adversary(writer: StreamWriter) -> None:
         helms[:] = [helm]
         see(helm, batch)
 
-    def taken(commands: Commands, load_of: Callable[[str], Any]) -> dict[str, RoutingTable]:
+    def taken(commands: Commands, *asked: Any) -> dict[str, RoutingTable]:
         for helm in helms:
             helm.settled(60)
-        return take(commands, load_of)
+        return take(commands, *asked)
 
     Helm.see = seen  # type: ignore[method-assign]
     Commands.take = taken  # type: ignore[method-assign]

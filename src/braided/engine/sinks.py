@@ -146,7 +146,7 @@ class FileSink:
         self._check_log(sitting.newest)
         self.found()
         self._log = self._out.jvm.sink_log(self._log_path)
-        self._register = LocalRegister(Path(self._log_path), "sink-log")
+        self._register = LocalRegister(Path(self._log_path), commits=False)
 
     @property
     def _log_path(self) -> str:

@@ -50,11 +50,12 @@ class Register(Protocol):
 
 
 class LocalRegister:
-    """A register below a local directory; fail points are called after `what` it registers."""
+    """A register below a local directory."""
 
-    def __init__(self, root: Path, what: str = "manifest") -> None:
+    def __init__(self, root: Path, commits: bool = True) -> None:
+        """`commits`: whether to create a file is to commit, with the fail points of that."""
         self._root = root
-        self._what = what
+        self._commits = commits
 
     def create(self, name: str, data: bytes) -> bool:
         path = self._root / name
@@ -66,13 +67,15 @@ class LocalRegister:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
-                failpoints.reach(f"{self._what}-writing")
+                if self._commits:
+                    failpoints.reach("manifest-writing")
                 try:
                     os.link(temporary, path)
                 except FileExistsError:
                     sync_directory(path.parent)  # whoever made it may not have come to that
                     return False
-                failpoints.reach(f"{self._what}-linked")
+                if self._commits:
+                    failpoints.reach("manifest-linked")
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary)
