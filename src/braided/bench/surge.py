@@ -97,7 +97,7 @@ class _Seen:
 
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
     # To start a worker for each channel takes longer than a short run.
-    short = Size(500, before_s=3, surge_s=6, after_s=6, most=8)
+    short = Size(500, before_s=2, surge_s=4, after_s=4, most=8)
     size = short if quick else Size(500, before_s=15, surge_s=20, after_s=25)
     with arena("surge", cores=size.most) as place:
         _run(place, Size(500, 2, 1, 0, most=size.most), size.most, {})  # nobody looks at it
