@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -65,21 +63,6 @@ def test_the_log_of_a_file_sink_is_compacted_by_spark_and_goes_on(lab: Lab) -> N
         path.name: path.read_text().splitlines() for path in log.iterdir() if path.name[0] != "."
     }
     assert lines["6"][0] == lines["5.compact"][0], "ours have the version that Spark's have"
-
-
-def test_a_file_sink_needs_no_hard_links(
-    lab: Lab, feed: Feed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link = os.link
-
-    def refuse(source: Any, target: Any) -> None:
-        if "_spark_metadata" in str(target):
-            raise PermissionError(errno.EPERM, "Operation not permitted", str(target))
-        link(source, target)
-
-    monkeypatch.setattr(os, "link", refuse)
-    lab.run(flow(feed), "parquet")
-    assert found(lab.spark.read.parquet(str(lab.out))) == Counter(TOTALS)
 
 
 def test_options_of_a_file_format_reach_it(lab: Lab, feed: Feed) -> None:
