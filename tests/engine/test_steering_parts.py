@@ -92,14 +92,14 @@ def taken(commands: Commands) -> RoutingTable:
 
 
 def test_a_proposal_is_taken_by_the_next_batch_once() -> None:
-    commands = Commands({"o": TABLE}, Bell("nowhere"))
+    commands = Commands({"o": TABLE}, Bell())
     commands.propose({"o": moved(TABLE)})
     assert taken(commands) == moved(TABLE)
     assert taken(commands) == TABLE
 
 
 def test_a_command_comes_before_a_proposal_and_a_late_one_is_dropped() -> None:
-    commands = Commands({"o": TABLE}, Bell("nowhere"))
+    commands = Commands({"o": TABLE}, Bell())
     commands.propose({"o": moved(TABLE)})
     commands.rescale(4, None)
     now = taken(commands)
@@ -110,14 +110,14 @@ def test_a_command_comes_before_a_proposal_and_a_late_one_is_dropped() -> None:
 
 
 def test_a_command_that_changes_nothing_leaves_the_proposal() -> None:
-    commands = Commands({"o": TABLE}, Bell("nowhere"))
+    commands = Commands({"o": TABLE}, Bell())
     commands.propose({"o": moved(TABLE)})
     commands.rescale(2, None)
     assert taken(commands) == moved(TABLE)
 
 
 def test_a_batch_gets_the_channels_it_needs_at_least_unless_a_user_asks_for_others() -> None:
-    commands = Commands({"o": TABLE}, Bell("nowhere"))
+    commands = Commands({"o": TABLE}, Bell())
     commands.propose({"o": moved(TABLE)})
     more = commands.take(lambda name: np.ones(8), {"o": 4})["o"]
     assert (more.channels, more.epoch) == (4, TABLE.epoch + 1)
@@ -127,7 +127,7 @@ def test_a_batch_gets_the_channels_it_needs_at_least_unless_a_user_asks_for_othe
 
 
 def test_a_pin_joins_whatever_table_the_batch_gets() -> None:
-    commands = Commands({"o": TABLE}, Bell("nowhere"))
+    commands = Commands({"o": TABLE}, Bell())
     pin = Pin(b"hot", hash=11, check=5, slot=6)  # its hash is slot 3's
     commands.propose({"o": moved(TABLE)})
     commands.propose_pin("o", pin)

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 import braided
-from braided.engine.tick import Bell
+from braided.engine.jvm import RENAMED_LOGS
 from braided.errors import FencedError
 from stream_harness import Lab
 from stream_operators import SCHEMA, BatchTotals, Totals
@@ -52,6 +52,29 @@ def test_it_answers_as_sparks_query_does(lab: Lab, capsys: pytest.CaptureFixture
     assert again.id == first_id
     assert again.runId != first_run
     again.stop()
+
+
+@pytest.mark.parametrize("own", [None, "FileContextBasedCheckpointFileManager"])
+def test_sparks_logs_are_written_by_renaming_and_the_session_stays_as_it_was(
+    lab: Lab, own: str | None
+) -> None:
+    name, renaming = RENAMED_LOGS
+    chosen = None if own is None else f"{renaming.rpartition('.')[0]}.{own}"
+    if chosen is not None:
+        lab.spark.conf.set(name, chosen)
+    try:
+        feed = lab.feed(SCHEMA)
+        feed.add(ROWS)
+        flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
+        with lab.running(flow, "noop") as query:
+            assert lab.spark.conf.get(name, None) == chosen
+            stream: Any = query._query._jsq.streamingQuery()
+            assert stream.sparkSessionForStream().conf().get(name) == (chosen or renaming)
+            query.processAllAvailable()
+        assert {path.name for path in (lab.checkpoint / "commits").glob("[0-9]*")} == {"0"}
+        assert not list(lab.checkpoint.glob("**/*.tmp"))
+    finally:
+        lab.spark.conf.unset(name)
 
 
 def test_progress_tells_what_each_batch_did(lab: Lab) -> None:
@@ -134,23 +157,19 @@ def test_a_query_can_be_stopped_by_its_own_foreach_batch_function(lab: Lab) -> N
     assert taken == [(0, 24), (1, 5)]
 
 
-def test_bells_and_listings_of_killed_queries_go_at_the_next_start(lab: Lab) -> None:
+def test_listings_of_killed_queries_go_at_the_next_start(lab: Lab) -> None:
     feed = lab.feed(SCHEMA)
     feed.add(ROWS)
     flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
     out = lab.checkpoint / "braided" / "out"
-    bells = Bell(str(lab.checkpoint)).path.parent
-    left = (out / "7-abc-0.list/0", out / "7-abc-1/part-0", bells / "0123.json", bells / "0123.new")
-    for leftover in left:
+    for leftover in (out / "7-abc-0.list/0", out / "7-abc-1/part-0"):
         leftover.parent.mkdir(parents=True, exist_ok=True)
         leftover.touch()
     (out / "7-abc-2.list").mkdir()
     (out / "7-abc-3").mkdir()
     with lab.running(flow) as query:
         query.processAllAvailable()
-        assert [path.suffix for path in bells.iterdir()] == [".json"]
         assert [path.name for path in out.iterdir()] == ["7-abc-1"]  # not yet committed
-    assert not bells.exists()
 
 
 @pytest.mark.parametrize("channels", [0, -1, True, 2.0, "3", None, 9])

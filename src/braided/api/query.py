@@ -18,10 +18,6 @@ __all__ = ["ElasticQuery"]
 
 T = TypeVar("T")
 
-# Spark starts a process for the tick source. Interrupted while it waits for that, it would leave
-# the process behind, which complains on stderr when nobody answers it.
-_STARTING = "Initializing sources"
-_START_S = 30.0
 # Interrupted while it writes down that a batch is done, Spark would run the batch again; while it
 # writes down the first batch's offsets, it would refuse the checkpoint from then on.
 _RECORD_S = 10.0
@@ -111,7 +107,6 @@ class ElasticQuery:
             threading.Thread(target=self.stop, name="braided stop", daemon=True).start()
             return
         try:
-            self._wait_while(lambda: self.status["message"] == _STARTING, _START_S)
             if gate.shut(self._engine.options.stop_timeout_s):
                 self._wait_while(self._is_writing, _RECORD_S)
         finally:

@@ -16,6 +16,7 @@ from braided.api.query import ElasticQuery, retire
 from braided.engine.batch import Engine
 from braided.engine.flow import AggregateStep, Flow, ProcessorStep, flow_of
 from braided.engine.jvm import Jvm
+from braided.engine.launch import launch
 from braided.engine.sinks import FileSink, Sink
 from braided.engine.staged import MemorySink
 from braided.engine.tick import with_tick
@@ -233,7 +234,7 @@ def start(*writers: StreamWriter) -> ElasticQuery:
             native = native.queryName(named[0])
         if trigger:
             native = native.trigger(**trigger)
-        query = ElasticQuery(native.start(), engine)
+        query = ElasticQuery(launch(spark, native), engine)
     except BaseException:
         engine.close()
         raise

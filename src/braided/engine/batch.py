@@ -111,11 +111,10 @@ class Engine:
         self._spark = spark
         self._log = SparkLog(Path(location))
         self._files = checkpoint.braided_files(Path(location))
-        self.bell = Bell(location)
+        self.bell = Bell()
         self._manifests = Manifests(self._files)
         self._lease = Lease.acquire(self._files, f"query on {location}")
         try:
-            self.bell.hang()
             self._open()
         except BaseException:
             self.close()
@@ -125,6 +124,9 @@ class Engine:
         started = checkpoint.open_view(self._manifests, self._log, self.location)
         self._flow_id = started.flow
         self.view = started.view
+        planned = self._log.last_offset()
+        if planned is not None:
+            self.bell = Bell(self._log.tick(planned))
         self._late_watermark_ms = 0
         memory = None
         if not started.fresh:
@@ -313,7 +315,7 @@ class Engine:
                 f"{self.view.batch}: the checkpoint was changed while the query ran"
             )
         steps = Steps()
-        self.bell.answer()
+        self.bell.answer(self._log.tick(batch))
         with steps.step("admit"):
             cut = self.commands.cut()
             times = self._log.times(batch)

@@ -66,6 +66,18 @@ class SparkLog:
             return None
         return sum(max(0, new - old) for old, new in counts if old is not None and new is not None)
 
+    def tick(self, batch: int) -> int:
+        """Where our own source, the last of all, was when a batch began; -1 before its first."""
+        path = self._checkpoint / "offsets" / str(batch)
+        try:
+            last = path.read_text().strip("\n").split("\n")[-1]
+            return -1 if last == "-" else int(last)
+        except (OSError, ValueError) as error:
+            raise CheckpointCorruptError(
+                f"Spark's offsets of batch {batch} ({path}) don't end with that of Braided's own "
+                f"source: {error}"
+            ) from None
+
     def had_input(self, batch: int) -> bool:
         """Whether a batch took anything in; True where that can't be told any more."""
         before, after = (self._positions(number) for number in (batch - 1, batch))

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Jvm"]
+__all__ = ["RENAMED_LOGS", "Jvm"]
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
+RENAMED_LOGS = (
+    "spark.sql.streaming.checkpointFileManagerClass",
+    f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
+)
+"""The setting with which Spark writes the files of a log by renaming."""
 _SOURCES = "org.apache.spark.sql.execution.datasources"
 
 
@@ -47,6 +55,11 @@ class Jvm:
         """The interval of a processing-time trigger, read as Spark reads it."""
         trigger = self._jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(every)
         return int(trigger.intervalMs())
+
+    def await_sources(self, query: StreamingQuery, timeout_ms: int) -> None:
+        """Waits until a query that was started has opened its sources, or has failed."""
+        with contextlib.suppress(PySparkException, Py4JJavaError):  # the query has it too
+            query._jsq.streamingQuery().awaitInitialization(timeout_ms)
 
     def exists(self, format: str) -> bool:
         return self._source(format) is not None
@@ -133,10 +146,7 @@ class Jvm:
         """
         if self._listing_session is None:
             self._listing_session = self.clone()
-            self._listing_session.conf.set(
-                "spark.sql.streaming.checkpointFileManagerClass",
-                f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
-            )
+            self._listing_session.conf.set(*RENAMED_LOGS)
         return self._log(1, self._listing_session._jsparkSession, path, self._none)
 
     def sink_log(self, path: str) -> Any:
@@ -179,6 +189,18 @@ class Jvm:
         plan = self._class(f"{sources}.MemoryPlan")(sink, types.toAttributes(schema))
         datasets = self._object("org.apache.spark.sql.classic.Dataset")
         return sink, datasets.ofRows(self.session, plan)
+
+    def tick(self) -> tuple[Any, Callable[[int], None]]:
+        """A stream in the driver that never has rows, and what moves it to an offset."""
+        runtime = f"{_STREAMING}.runtime"
+        tasks, encoder = 0, self._jvm.org.apache.spark.sql.Encoders.LONG()
+        stream = self._class(f"{runtime}.MemoryStream").apply(self.session, tasks, encoder)
+        offset = self._class(f"{runtime}.LongOffset")
+
+        def move(to: int) -> None:
+            getattr(stream, "currentOffset_$eq")(offset(to))
+
+        return stream.toDF(), move
 
     def clone(self) -> SparkSession:
         """A session with the same settings, to change some of them."""
