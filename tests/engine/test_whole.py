@@ -18,7 +18,7 @@ from braided.engine.program import Program
 from braided.engine.reports import ChannelReport
 from braided.engine.route import PLACE_SHIFT
 from braided.engine.spec import BatchSpec, TaskSpec
-from braided.engine.task import ChannelRun
+from braided.engine.task import CALL_ROWS, ChannelRun
 from braided.engine.whole import WholeKeysRun
 from braided.errors import BraidedError
 from braided.state.manifest import OperatorMeta
@@ -151,7 +151,8 @@ def test_errors_are_the_same_on_the_short_way(operator: Any, chunks: list[pa.Rec
         assert ours == Channel(ChannelRun, operator, long).batch(0, chunks)
 
 
-def test_the_short_way_is_the_one_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("operator", [ByRow, ByTable])
+def test_the_short_way_is_the_one_taken(operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
     opened = ChannelRun._open_key
 
@@ -160,11 +161,32 @@ def test_the_short_way_is_the_one_taken(monkeypatch: pytest.MonkeyPatch) -> None
         opened(self, slot, key, key_row)
 
     monkeypatch.setattr(ChannelRun, "_open_key", open_key)
+    keys = [f"{number:05}" for number in range(CALL_ROWS + 1)]
     with tempfile.TemporaryDirectory() as directory:
-        rows = [(0, key, 10) for key in "abcd"]
-        given, _ = Channel(WholeKeysRun, ByRow, directory).batch(0, _chunks(rows, 10))
-    assert [row["k"] for row in given] == [*"abcd"]
-    assert taken == ["a", "d"], "only the first and the last key of a chunk may have more rows"
+        rows = [(0, key, 10) for key in keys]
+        channel = Channel(WholeKeysRun, operator, directory)
+        given, _ = channel.batch(0, _chunks(rows, len(rows)))
+    assert [row["k"] for row in given] == keys
+    ends = [keys[0], keys[-1]]
+    assert taken == ends, "only the first and the last key of a chunk may have more rows"
+
+
+class Sizes(braided.Operator):
+    n: int = 0
+
+    def onBatch(self, rows: pa.Table) -> Iterator[Any]:
+        self.n += 1
+        yield self.key.k, rows.num_rows
+
+
+@pytest.mark.parametrize("many", [CALL_ROWS, CALL_ROWS + 1])
+def test_a_key_with_very_many_rows_gets_them_in_parts(many: int) -> None:
+    rows = [(0, key, 0) for key in "ab" + "c" * many + "de"]
+    with tempfile.TemporaryDirectory() as short, tempfile.TemporaryDirectory() as long:
+        ours = Channel(WholeKeysRun, Sizes, short).batch(0, _chunks(rows, len(rows)))
+        assert ours == Channel(ChannelRun, Sizes, long).batch(0, _chunks(rows, len(rows)))
+    sizes = [row["n"] for row in ours[0] if row["k"] == "c"]
+    assert sizes == ([many] if many == CALL_ROWS else [CALL_ROWS, 1])
 
 
 def test_two_keys_of_one_place_that_take_turns_both_count_all_their_rows() -> None:

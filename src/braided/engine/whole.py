@@ -30,7 +30,7 @@ class WholeKeysRun(ChannelRun):
     def _run_rows(
         self, rows: list[Any], tags: Any, groups: Sequence[Group]
     ) -> Iterator[pa.RecordBatch]:
-        if not _can_be_short(groups, len(rows)):
+        if not _can_be_short(groups):
             yield from super()._run_rows(rows, tags, groups)
             return
         yield from super()._run_rows(rows, tags, groups[:1])
@@ -42,7 +42,7 @@ class WholeKeysRun(ChannelRun):
     def _run_tables(
         self, table: pa.Table, tags: Any, groups: Sequence[Group]
     ) -> Iterator[pa.RecordBatch]:
-        if not _can_be_short(groups, table.num_rows):
+        if not _can_be_short(groups, CALL_ROWS):
             yield from super()._run_tables(table, tags, groups)
             return
         yield from super()._run_tables(table, tags, groups[:1])
@@ -128,13 +128,16 @@ class WholeKeysRun(ChannelRun):
             self._put_timers(slot, key)
 
 
-def _can_be_short(groups: Sequence[Group], rows: int) -> bool:
+def _can_be_short(groups: Sequence[Group], rows_max: int | None = None) -> bool:
     """Whether all keys but the first and the last of a chunk can be gone through at once.
 
-    Not where `onBatch` might have to be given its rows in parts, nor with keys too long to be read
-    without their record, nor if a key comes twice: its record would have been read too early.
+    Not where one of them has more rows than `onBatch` is given at once, nor with keys too long to
+    be read without their record, nor if a key comes twice: its record would have been read too
+    early.
     """
-    if len(groups) < 3 or rows > CALL_ROWS:
+    if len(groups) < 3:
+        return False
+    if rows_max is not None and max(end - begin for begin, end, _, _, _ in groups) > rows_max:
         return False
     keys = [key for _, _, _, key, _ in groups]
     return max(map(len, keys)) < SUFFIX_BYTES_MAX and len(set(keys)) == len(keys)
