@@ -17,7 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 import braided
 from braided.engine.jvm import RENAMED_LOGS
 from braided.errors import FencedError
-from stream_harness import Lab
+from stream_harness import Lab, wait_until
 from stream_operators import SCHEMA, BatchTotals, Totals
 
 ROWS = [("abcdef"[i % 6], i % 2, i, i) for i in range(24)]
@@ -33,7 +33,6 @@ def test_it_answers_as_sparks_query_does(lab: Lab, capsys: pytest.CaptureFixture
     flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
     writer = flow.writeStream.format("noop").queryName("answers")
     query = writer.option("checkpointLocation", str(lab.checkpoint)).start()
-    assert query.lastProgress is None
     feed.add(ROWS)
     query.processAllAvailable()
     assert query.isActive
@@ -77,6 +76,21 @@ def test_sparks_logs_are_written_by_renaming_and_the_session_stays_as_it_was(
         lab.spark.conf.unset(name)
 
 
+def test_a_progress_without_a_batch_shows_what_is_there_and_nothing_done(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
+    for run in (1, 2):
+        with lab.running(flow, "noop", channels=2) as query:
+            wait_until(lambda: query.lastProgress is not None, "a progress")
+            idle = query.recentProgress[0]["braided"]["operators"]["Totals"]
+            assert (idle["channels"], idle["busyMs"], idle["rows"]) == (2, [0.0, 0.0], 0)
+            assert idle["keys"] == (0 if run == 1 else 6)
+            feed.add(ROWS)
+            query.processAllAvailable()
+            done = [p["braided"]["operators"]["Totals"]["rows"] for p in query.recentProgress]
+            assert sum(done) == len(ROWS)
+
+
 def test_progress_tells_what_each_batch_did(lab: Lab) -> None:
     feed = lab.feed(SCHEMA)
     flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA).name("totals")
@@ -87,7 +101,7 @@ def test_progress_tells_what_each_batch_did(lab: Lab) -> None:
         query.rescale(5, operator="totals")
         feed.add(ROWS)
         query.processAllAvailable()
-        sections = [p["braided"] for p in query.recentProgress if "braided" in p]
+        sections = [p["braided"] for p in query.recentProgress if "addBatch" in p["durationMs"]]
         last = query.lastProgress
     assert last is not None and "braided" in last
     json.dumps(sections)

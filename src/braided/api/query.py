@@ -144,7 +144,9 @@ class ElasticQuery:
         return dict(self._engine.tables)
 
     def _with_section(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
-        found = self._engine.progress.get(progress.batchId)
+        log, batch = self._engine.progress, progress.batchId
+        # Spark also reports that it looked for input in vain, under the number of the next batch.
+        found = log.get(batch) if "addBatch" in progress.durationMs else log.idle(batch)
         if found is not None:
             progress["braided"] = found
         return progress

@@ -246,7 +246,10 @@ def _native(place: Arena, inputs: Inputs, size: Size, seen: _Observed, change: i
 
 def _finished(query: Any) -> int:
     progress = query.lastProgress
-    return -1 if progress is None else int(progress["batchId"])
+    if progress is None:
+        return -1
+    # A progress without a batch has the number of the next one.
+    return int(progress["batchId"]) - ("addBatch" not in progress["durationMs"])
 
 
 def _wait(query: Any, reached: Callable[[], bool]) -> None:

@@ -180,7 +180,7 @@ def _feed(directory: Path, size: Size, seen: _Seen, query: braided.ElasticQuery)
         pq.write_table(table, hidden)
         hidden.rename(directory / f"{due_s:.3f}.parquet")
         number += 1
-        if seen.begun_s is None and len(query.recentProgress) >= _FIRST_BATCHES:
+        if seen.begun_s is None and len(with_data(query.recentProgress)) >= _FIRST_BATCHES:
             start_s, number, seen.begun_s = due_s, 0, due_s
 
 

@@ -68,7 +68,7 @@ from braided.options import Options
 from braided.state.cache import claim, host_directory
 from braided.state.gc import Collector
 from braided.state.lease import Lease
-from braided.state.manifest import CarryFile, OperatorMeta, Prepared
+from braided.state.manifest import CarryFile, OperatorMeta, OperatorView, Prepared, View
 from braided.state.manifests import Manifests
 from braided.state.slots import Limits
 
@@ -161,6 +161,7 @@ class Engine:
         self.commands = Commands(self.tables, self.bell)
         self._loads = {name: SlotLoads(meta.slots) for name, meta in metas.items()}
         self._helm = self._steered(memory)
+        self.progress.first = {**self._at_start(), "control": self._helm.summary()}
         self._collector = Collector(self._files, self._manifests, self.options.retained_manifests)
         self._collector.collect_orphans()
         for name, (_, sink) in self._sinks.items():
@@ -171,6 +172,16 @@ class Engine:
         self._published: tuple[Prepared, ...] = ()
         # A stop may have come between a batch and the one that its watermark asked for.
         self._ring(had_input=not started.fresh)
+
+    def _at_start(self) -> dict[str, Any]:
+        """The section of a progress that comes before any batch."""
+        known = self.view.operators
+        operators = {
+            name: known.get(name) or OperatorView.empty(meta) for name, meta in self._metas.items()
+        }
+        view = View(self.view.flow, self.view.batch, operators, self.view.carry)
+        loads = {name: self._load_of(name) for name in operators}
+        return section(view, self.tables, {name: [] for name in operators}, {}, loads, Steps())
 
     def _fit(self) -> dict[str, OperatorMeta]:
         """The operators as the checkpoint knows them, or will from now on."""

@@ -73,9 +73,10 @@ class SparkLog:
             last = path.read_text().strip("\n").split("\n")[-1]
             return -1 if last == "-" else int(last)
         except (OSError, ValueError) as error:
-            raise CheckpointCorruptError(
-                f"Spark's offsets of batch {batch} ({path}) don't end with that of Braided's own "
-                f"source: {error}"
+            raise CheckpointMismatchError(
+                "another query has begun here, or an older version of Braided: the sources in "
+                f"{path} do not end with the one that Braided adds ({error}). Use a new "
+                "checkpointLocation"
             ) from None
 
     def had_input(self, batch: int) -> bool:

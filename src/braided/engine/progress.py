@@ -16,6 +16,23 @@ from braided.state.manifest import View
 __all__ = ["ProgressLog", "Steps", "section"]
 
 _KEPT = 200
+_DONE = (
+    "rows",
+    "rowsOut",
+    "deadLetters",
+    "keysTouched",
+    "changelogBytes",
+    "snapshotBytes",
+    "moves",
+    "slotsOpened",
+    "cacheHits",
+    "rolledBack",
+    "caughtUp",
+    "rebuilt",
+    "bytesCaughtUp",
+    "cacheErrors",
+)
+"""What an operator did in a batch, as against how it is."""
 
 
 class Steps:
@@ -43,6 +60,8 @@ class ProgressLog:
 
     def __init__(self) -> None:
         self._sections: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self.first: dict[str, Any] = {}
+        """How things are before the first batch."""
 
     def add(self, batch: int, content: dict[str, Any]) -> None:
         self._sections[batch] = content
@@ -58,6 +77,22 @@ class ProgressLog:
     def get(self, batch: int) -> dict[str, Any] | None:
         return self._sections.get(batch)
 
+    def idle(self, batch: int) -> dict[str, Any]:
+        """For a progress without a batch, when `batch` is still to come: all as the batch before
+        left it, and nothing done.
+        """
+        before = self._sections.get(batch - 1, self.first)
+        operators = {
+            name: {
+                **operator,
+                **dict.fromkeys(_DONE, 0),
+                "busyMs": [0.0] * operator["channels"],
+                "imbalance": 1.0,
+            }
+            for name, operator in before.get("operators", {}).items()
+        }
+        return {**before, "redelivered": False, "operators": operators, "stepsMs": {}}
+
 
 def section(
     view: View,
@@ -72,7 +107,7 @@ def section(
     for name, channels in reports.items():
         after = view.operators[name]
         busy_ms = [round(report.busy_ns / 1e6, 2) for report in channels]
-        mean = sum(busy_ms) / len(busy_ms)
+        mean = sum(busy_ms) / len(busy_ms) if busy_ms else 0.0
         operators[name] = {
             "channels": tables[name].channels,
             "slots": after.meta.slots,
