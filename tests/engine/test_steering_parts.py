@@ -214,12 +214,16 @@ def test_rows_behind_the_latest_offsets_are_waiting() -> None:
 
 
 def test_bytes_of_files_are_told_from_inputs_of_unknown_size() -> None:
-    tick = 2**63 - 1
-    assert known_bytes(2766) == 2766
-    assert known_bytes(tick + 1792) == 1792
-    assert known_bytes(tick) is None
-    assert known_bytes(2 * tick) is None
-    assert known_bytes(tick * 16 // 24 + tick) is None, "an unknown source below a projection"
+    unknown = 2**63 - 1
+    assert known_bytes(2766, 8) == 2766
+    assert known_bytes(unknown + 1792, 8) == 1792
+    assert known_bytes(unknown, 8) is None
+    assert known_bytes(2 * unknown, 8) is None
+    assert known_bytes(unknown * 16 // 24 + unknown, 8) is None, "unknown, below a projection"
+    for width in (1, 8, 20, 41, 300):
+        tick = unknown * (8 + width) // 16
+        assert known_bytes(tick + 1792, width) == 1792
+        assert known_bytes(tick, width) is None
 
 
 def offsets(checkpoint: Path, batch: int, *sources: str) -> None:

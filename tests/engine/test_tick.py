@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from braided.engine.tick import Bell
 
 WAIT_S = 30.0
@@ -61,11 +63,37 @@ def test_it_rings_when_a_timer_is_due() -> None:
     bell, source = hung()
     bell.set_due(now_ms() + 20)
     assert source.moved.wait(WAIT_S)
+    assert source.offsets == [-1, 0]
+
+
+def test_a_timer_that_is_due_already_rings_before_spark_looks_again() -> None:
+    bell, source = hung()
+    bell.set_due(0)
+    assert source.offsets == [-1, 0]
+    bell.set_due(0)
+    assert source.offsets == [-1, 0], "once is enough"
     bell.answer(0)
-    bell.set_due(0)  # long ago
-    source.moved.clear()
-    assert source.moved.wait(WAIT_S)
+    bell.set_due(0)
     assert source.offsets == [-1, 0, 1]
+
+
+def test_a_timer_at_the_end_of_time_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = threading.Event()
+    look = Bell._look
+
+    def looks(self: Bell, due_ms: int) -> None:
+        look(self, due_ms)
+        looked.set()
+
+    monkeypatch.setattr("braided.engine.tick._LOOK_S", 0.01)
+    monkeypatch.setattr(Bell, "_look", looks)
+    bell, source = hung()
+    bell.set_due(2**63 - 1)
+    for _ in range(3):
+        assert looked.wait(WAIT_S)
+        looked.clear()
+    assert source.offsets == [-1]
+    bell.close()
 
 
 def test_a_timer_that_was_answered_set_anew_or_closed_is_silent() -> None:
@@ -88,6 +116,10 @@ def test_a_timer_that_was_answered_set_anew_or_closed_is_silent() -> None:
 
 def test_nobody_hears_a_closed_bell() -> None:
     bell, source = hung()
+    threads = threading.active_count()
     bell.close()
     bell.ring()
+    bell.set_due(0)
+    bell.set_due(now_ms() + 3_600_000)
     assert source.offsets == [-1]
+    assert threading.active_count() <= threads

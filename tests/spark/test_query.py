@@ -15,8 +15,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 import braided
-from braided.engine.jvm import RENAMED_LOGS
-from braided.errors import FencedError
+from braided.engine.arriving import input_size
+from braided.engine.checkpoint import SparkLog
+from braided.engine.jvm import RENAMED_LOGS, Jvm
+from braided.engine.launch import _renamed_logs
+from braided.engine.tick import Bell, with_tick
+from braided.errors import FencedError, UnsupportedError
 from stream_harness import Lab, wait_until
 from stream_operators import SCHEMA, BatchTotals, Totals
 
@@ -74,6 +78,65 @@ def test_sparks_logs_are_written_by_renaming_and_the_session_stays_as_it_was(
         assert not list(lab.checkpoint.glob("**/*.tmp"))
     finally:
         lab.spark.conf.unset(name)
+
+
+def test_starts_at_the_same_time_share_the_setting(lab: Lab) -> None:
+    name, renaming = RENAMED_LOGS
+    with _renamed_logs(lab.spark):
+        with _renamed_logs(lab.spark):
+            assert lab.spark.conf.get(name) == renaming
+        assert lab.spark.conf.get(name) == renaming
+    assert lab.spark.conf.get(name, None) is None
+
+
+def test_a_start_that_is_interrupted_leaves_no_query_behind(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    feed = lab.feed(SCHEMA)
+    feed.add(ROWS)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
+    with monkeypatch.context() as patch:
+        patch.setattr(Jvm, "await_sources", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lab.start(flow)
+    assert not lab.spark.streams.active
+    assert lab.spark.conf.get(RENAMED_LOGS[0], None) is None
+    lab.run(flow)
+    assert len(lab.rows()) == len(ROWS)
+
+
+def test_an_offset_log_that_can_not_be_read_is_refused(lab: Lab) -> None:
+    flow = braided.stream(lab.feed(SCHEMA).frame()).groupBy("k").apply(Totals, SCHEMA)
+    lab.spark.conf.set("spark.sql.streaming.offsetLog.formatVersion", "2")
+    try:
+        with pytest.raises(UnsupportedError, match=r"offsetLog\.formatVersion"):
+            lab.start(flow)
+    finally:
+        lab.spark.conf.unset("spark.sql.streaming.offsetLog.formatVersion")
+
+
+def test_the_size_of_files_is_known_also_in_a_batch_that_the_tick_asked_for(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    feed.add(ROWS)
+    bell, log, sizes = Bell(), SparkLog(lab.checkpoint), []
+    rows = with_tick(feed.frame(), bell)
+    bell.ring()
+    query = (
+        rows.writeStream.foreachBatch(lambda df, batch: sizes.append(input_size(df, log, batch)))
+        .option("checkpointLocation", str(lab.checkpoint))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        feed.add(ROWS)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sizes[0] is not None
+    assert sizes == [sizes[0]] * 2
 
 
 def test_a_progress_without_a_batch_shows_what_is_there_and_nothing_done(lab: Lab) -> None:

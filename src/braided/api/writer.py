@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamWriter", "start"]
 
+_OFFSET_FORMAT = "spark.sql.streaming.offsetLog.formatVersion"
+
 
 class StreamWriter:
     """Collects what a query is to be, then starts it."""
@@ -209,6 +211,11 @@ def start(*writers: StreamWriter) -> ElasticQuery:
     settings = Options.parse(
         options, dict(spark.conf.getAll.items()), channels=spark.sparkContext.defaultParallelism
     )
+    if str(spark.conf.get(_OFFSET_FORMAT, "1")) != "1":
+        raise UnsupportedError(
+            f"{_OFFSET_FORMAT} other than 1: Braided reads times and offsets of a batch from "
+            "Spark's log, in that version. Unset it for this session"
+        )
     if settings.on_error == "divert" and any(isinstance(s, ProcessorStep) for s in flow.steps):
         raise UnsupportedError(
             "braided.onError=divert with a StatefulProcessor: it gets the rows of a key as a whole "

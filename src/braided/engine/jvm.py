@@ -56,6 +56,9 @@ class Jvm:
         trigger = self._jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(every)
         return int(trigger.intervalMs())
 
+    def session_id(self) -> str:
+        return str(self.session.sessionUUID())
+
     def await_sources(self, query: StreamingQuery, timeout_ms: int) -> None:
         """Waits until a query that was started has opened its sources, or has failed."""
         with contextlib.suppress(PySparkException, Py4JJavaError):  # the query has it too

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 from pyspark.sql import SparkSession
@@ -25,13 +26,19 @@ _SOURCES_MS = 10_000
 """How long sources may take to be opened until they are left to open with the usual setting."""
 
 _lock = threading.Lock()
+_starting: Counter[str] = Counter()
+"""How many queries of a session are being started with our setting."""
 
 
 def launch(spark: SparkSession, writer: DataStreamWriter) -> StreamingQuery:
     """`writer.start()`, for a checkpoint on a local disk."""
     with _renamed_logs(spark):
         query = writer.start()
-        Jvm(spark).await_sources(query, _SOURCES_MS)
+        try:
+            Jvm(spark).await_sources(query, _SOURCES_MS)
+        except BaseException:  # the user's Ctrl-C: nobody would have the query to stop it
+            query.stop()
+            raise
     return query
 
 
@@ -39,12 +46,18 @@ def launch(spark: SparkSession, writer: DataStreamWriter) -> StreamingQuery:
 def _renamed_logs(spark: SparkSession) -> Iterator[None]:
     """The session's setting, for as long as the query takes its copy; a user's own stays."""
     name, value = RENAMED_LOGS
+    session = Jvm(spark).session_id()
     with _lock:
-        if spark.conf.get(name, None) is not None:
-            yield
-            return
-        spark.conf.set(name, value)
-        try:
-            yield
-        finally:
-            spark.conf.unset(name)
+        ours = session in _starting or spark.conf.get(name, None) is None
+        if ours:
+            spark.conf.set(name, value)
+            _starting[session] += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            if ours:
+                _starting[session] -= 1
+                if not _starting[session]:
+                    del _starting[session]
+                    spark.conf.unset(name)

@@ -77,11 +77,15 @@ class ProgressLog:
     def get(self, batch: int) -> dict[str, Any] | None:
         return self._sections.get(batch)
 
-    def idle(self, batch: int) -> dict[str, Any]:
+    def idle(self, batch: int) -> dict[str, Any] | None:
         """For a progress without a batch, when `batch` is still to come: all as the batch before
-        left it, and nothing done.
+        left it, and nothing done. None where that is not known any more.
         """
-        before = self._sections.get(batch - 1, self.first)
+        before = self._sections.get(batch - 1)
+        if before is None or before["redelivered"]:
+            before = self.first
+        if before.get("batchId") != batch - 1:
+            return None
         operators = {
             name: {
                 **operator,
@@ -89,9 +93,9 @@ class ProgressLog:
                 "busyMs": [0.0] * operator["channels"],
                 "imbalance": 1.0,
             }
-            for name, operator in before.get("operators", {}).items()
+            for name, operator in before["operators"].items()
         }
-        return {**before, "redelivered": False, "operators": operators, "stepsMs": {}}
+        return {**before, "operators": operators, "stepsMs": {}}
 
 
 def section(

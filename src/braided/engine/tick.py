@@ -21,6 +21,10 @@ from braided.engine.jvm import Jvm
 __all__ = ["Bell", "with_tick"]
 
 
+_LOOK_S = 60.0
+"""How long a timer sleeps at most: clocks are set, and machines sleep themselves."""
+
+
 class Bell:
     """What asks for a batch without input; `at` is where its source was left, -1 at first."""
 
@@ -30,6 +34,7 @@ class Bell:
         self._move: Callable[[int], None] | None = None
         self._due_ms: int | None = None
         self._timer: threading.Timer | None = None
+        self._closed = False
 
     def hang(self, move: Callable[[int], None]) -> None:
         """From here on it can be heard: `move` takes the source to an offset."""
@@ -49,7 +54,7 @@ class Bell:
             self._go_to(taken)
 
     def set_due(self, due_ms: int | None) -> None:
-        """Asks for a batch at a point in time."""
+        """Asks for a batch at a point in time; at once, if that has passed."""
         with self._lock:
             if due_ms != self._due_ms:
                 self._set_timer(due_ms)
@@ -58,6 +63,7 @@ class Bell:
         with self._lock:
             self._set_timer(None)
             self._move = None
+            self._closed = True
 
     def _go_to(self, offset: int) -> None:
         if offset != self._at:
@@ -69,18 +75,21 @@ class Bell:
         if self._timer is not None:
             self._timer.cancel()
         self._due_ms, self._timer = due_ms, None
-        if due_ms is not None:
-            wait_s = max(0.0, due_ms / 1000 - time.time())
-            self._timer = threading.Timer(wait_s, self._ring_when_due, [due_ms])
+        if due_ms is None or self._closed:
+            return
+        wait_s = due_ms / 1000 - time.time()
+        if wait_s <= 0:
+            self._go_to(self._at + 1)
+        else:
+            self._timer = threading.Timer(min(wait_s, _LOOK_S), self._look, [due_ms])
             self._timer.daemon = True
             self._timer.start()
 
-    def _ring_when_due(self, due_ms: int) -> None:
+    def _look(self, due_ms: int) -> None:
         with self._lock:
-            if self._due_ms != due_ms:
-                return  # it was answered, or set anew, just now
-            with contextlib.suppress(Py4JError, OSError):  # Spark is gone, and so is its query
-                self._go_to(self._at + 1)
+            if self._due_ms == due_ms:  # or it was answered, or set anew, just now
+                with contextlib.suppress(Py4JError, OSError):  # Spark is gone, with its query
+                    self._set_timer(due_ms)
 
 
 def with_tick(source: DataFrame, bell: Bell) -> DataFrame:
