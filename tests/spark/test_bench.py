@@ -54,7 +54,9 @@ def test_agg_runs_both_sides_and_finds_their_output_identical(place: Arena, aggr
 def test_processor_runs_both_sides_and_finds_their_output_identical(
     place: Arena, pandas: bool
 ) -> None:
-    size = processor.Size(keys=40, rows_per_key=2, warm=1, native=1, braided=2, warm_keys=5)
+    size = processor.Size(
+        keys=40, rows_per_key=2, warm=1, native=1, braided=2, warm_keys=5, settling=0
+    )
     inputs = processor.inputs(place, size)
     for name, value in processor.CONF.items():
         place.spark.conf.set(name, value)

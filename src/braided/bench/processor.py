@@ -39,15 +39,18 @@ class Size:
     native: int
     braided: int
     warm_keys: int
-    """Keys of the batches before, which get compilation and the start of workers over with."""
+    """Keys of the batches before, which get the start of workers over with."""
+    settling: int
+    """Batches of ours after those that are not counted: the JVM goes on compiling for dozens, and
+    a native batch is ten times as long."""
 
     @property
-    def counted(self) -> int:
-        return max(self.native, self.braided)
+    def ours(self) -> int:
+        return self.settling + self.braided
 
 
-_FULL = Size(keys=10_000, rows_per_key=5, warm=2, native=2, braided=9, warm_keys=1_000)
-_QUICK = Size(keys=10_000, rows_per_key=5, warm=1, native=1, braided=3, warm_keys=100)
+_FULL = Size(10_000, 5, warm=2, native=2, braided=9, warm_keys=1_000, settling=9)
+_QUICK = Size(10_000, 5, warm=1, native=1, braided=3, warm_keys=100, settling=0)
 _ALL = tuple((kind, pandas) for pandas in (False, True) for kind in PROCESSORS)
 # A native batch of so many keys takes 5 to 10 seconds in rows and 15 in pandas.
 _SOME = (("list", False), ("timers", False), ("ttl", True))
@@ -88,7 +91,8 @@ def measure(
     for side, rows in zip(("native", "braided"), files, strict=True):
         outputs[side] = place.fresh(f"out-{side}-{kind}-{pandas}")
         query = _start(place, rows, side, kind, pandas, outputs[side])
-        batches = run_all(query)[size.warm :]
+        uncounted = size.warm + (size.settling if side == "braided" else 0)
+        batches = run_all(query)[uncounted:]
         rates[side] = [
             1000 * batch["numInputRows"] / batch["durationMs"]["triggerExecution"]
             for batch in batches
@@ -96,7 +100,7 @@ def measure(
         progress(
             f"{name:<16}{side:<8}{median(rates[side]):>10,.0f} rows/s  ({len(rates[side])} batches)"
         )
-    compared = size.warm + min(size.native, size.braided)
+    compared = size.warm + min(size.native, size.ours)
     identical = same_rows([published(place.spark, path, compared) for path in outputs.values()])
     native, ours = median(rates["native"]), median(rates["braided"])
     progress(f"{name:<16}{ours / native:.1f} times, identical: {identical}")
@@ -116,7 +120,7 @@ def inputs(place: Arena, size: Size) -> tuple[Inputs, Inputs]:
     """The same files for both sides; the native one gets the first of them only."""
     ours = Inputs(place.work / "in-braided")
     random = np.random.default_rng(11)
-    for keys in [size.warm_keys] * size.warm + [size.keys] * size.counted:
+    for keys in [size.warm_keys] * size.warm + [size.keys] * max(size.native, size.ours):
         drawn = np.repeat(np.arange(keys, dtype=np.int64), size.rows_per_key)
         random.shuffle(drawn)
         ours.add(drawn, _FILES)

@@ -66,7 +66,12 @@ _FULL = (
         rounds=2,
     ),
     Case(
-        50_000, 10_000, native=Batches(4, 4), braided=Batches(20, 12), onrow=Batches(8, 8), rounds=2
+        50_000,
+        10_000,
+        native=Batches(4, 4),
+        braided=Batches(60, 20),
+        onrow=Batches(20, 10),
+        rounds=2,
     ),
 )
 # The large case comes first and leaves warm JVMs and workers to the small one. Its one native batch
