@@ -91,6 +91,7 @@ def test_skew_runs_all_sides_and_finds_their_output_identical(place: Arena) -> N
     result = skew.measure(place, skew.Case(1.0, 16), size, silent)
     assert result["identical"] is True
     assert min(result["bound_ratio"], result["static_bound_ratio"], result["wall_ratio"]) > 0
+    assert result["bound_over_static"] > 0
     assert min(result[f"{side}_rows_per_s"] for side in ("native", "static", "braided")) > 0
     assert result["p99_ms"] > 0
 

@@ -159,6 +159,7 @@ def _figures(case: Case, size: Size, made: _Input, seen: dict[str, list[Any]]) -
         "static_p99_ms": round(_p99(walls_ms["static"])),
         "native_p99_ms": round(_p99(walls_ms["native"])),
         "over_static": round(rates["braided"] / rates["static"], 2),
+        "bound_over_static": round(_bound_over_static(made, size, seen["static"], ratios), 2),
         "over_native": round(rates["braided"] / rates["native"], 2),
         "moved_slots": sum(_operator(batch)["moves"] for batch in seen["braided"]),
     }
@@ -172,6 +173,24 @@ def _bound_ratio(made: _Input, warm: int, batches: Sequence[Any]) -> float:
         if not made.is_first[number]
     ]
     return median(ratios)
+
+
+def _bound_over_static(
+    made: _Input, size: Size, static: Sequence[Any], ratios: dict[str, float]
+) -> float:
+    """What the best assignment would have over the static one, if all that a batch takes beside its
+    busiest channel stayed as it is, and nobody knew of a shuffle before its first batch was over.
+    """
+    beside_s = median(
+        [(_wall_ms(batch) - max(_operator(batch)["busyMs"])) / 1000 for batch in static]
+    )
+    theirs = best = 0.0
+    for number in range(size.warm_braided, size.warm_braided + size.braided):
+        bound_s = made.bound_s[number]
+        unknown_s = ratios["static"] * bound_s
+        theirs += unknown_s + beside_s
+        best += (unknown_s if made.is_first[number] else bound_s) + beside_s
+    return theirs / best
 
 
 def _input(place: Arena, case: Case, size: Size) -> _Input:
