@@ -113,11 +113,11 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
 
 
 def _warm(place: Arena) -> None:
-    """A small run that nobody looks at, so that the first one that counts finds a warm JVM."""
-    size = Size(keys=1_000, rows=1_000, before=3, after=3, interval_s=0.1)
+    """A short run that nobody looks at, so that the first one that counts finds a warm JVM."""
+    size = Size(keys=1_000, rows=10_000, before=8, after=8, interval_s=0.1)
     inputs, first = _inputs(place, size)
     seen = _Observed(place.fresh("out-warm"))
-    _braided(place, inputs, size, seen, first + size.before, to=None)
+    _braided(place, inputs, size, seen, first + size.before, to=_MORE)
 
 
 def measure(

@@ -76,6 +76,8 @@ __all__ = ["Engine"]
 
 TRIES = 3
 """How often a batch is run when workers die or attempts disagree."""
+WORKER_IDLE_S = 50.0
+"""How long a Python worker surely lives with nothing to do: Spark ends it after a minute."""
 CHUNK_ROWS = 32_768
 CHUNK_BYTES = 32 << 20
 """The largest Arrow chunk that Spark hands to a task."""
@@ -168,7 +170,7 @@ class Engine:
             identity = f"{self._flow_id}/{name}"
             sink.open(Sitting(self._spark, self._files, self.view.batch, identity))
         self._configured = False
-        self.reserved = 0
+        self.reserved, self._reserved_s = 0, 0.0
         self._published: tuple[Prepared, ...] = ()
         # A stop may have come between a batch and the one that its watermark asked for.
         self._ring(had_input=not started.fresh)
@@ -238,20 +240,13 @@ class Engine:
             lambda batch, content: self.progress.amend(batch, "control", content),
             lambda: waiting_rows(self.spark_progress()),
             self._hashes,
-            None if policies.scale == "off" else lambda: self._reserve(most),
+            None if policies.scale == "off" else lambda: self.warm(most),
         )
 
     def _proposed(self, tables: Mapping[str, RoutingTable]) -> None:
         """Tables that the controller would like, from its own thread."""
-        channels = max(table.channels for table in tables.values())
-        if channels > self.reserved:
-            self.warm(channels)
+        self.warm(max(table.channels for table in tables.values()))
         self.commands.propose(tables)
-
-    def _reserve(self, channels: int) -> None:
-        """Has workers for as many channels as there may be before a surge needs them."""
-        self.warm(channels)
-        self.reserved = channels
 
     def _propose_pin(self, name: str, change: Pin | bytes) -> None:
         self.commands.propose_pin(name, change)
@@ -289,11 +284,13 @@ class Engine:
 
     def warm(self, channels: int) -> None:
         """Starts Python workers for more channels than any batch had, before one needs them."""
-        context = self._spark.sparkContext
-        workers = min(channels, context.defaultParallelism)
-        if workers > max(table.channels for table in self.tables.values()):
+        workers = min(channels, self._spark.sparkContext.defaultParallelism)
+        if time.monotonic() - self._reserved_s > WORKER_IDLE_S:
+            self.reserved = 0
+        if workers > max(self.reserved, *(table.channels for table in self.tables.values())):
             rows = self._spark.range(workers).repartition(workers)
             rows.mapInArrow(import_task, rows.schema).write.format("noop").mode("overwrite").save()
+            self.reserved, self._reserved_s = workers, time.monotonic()
 
     # -- what Spark calls ------------------------------------------------------------------
 
