@@ -129,12 +129,15 @@ def test_an_operator_of_two_inputs_equals_a_native_join(lab: Lab) -> None:
     ).apply(Match, "k string, v long, last string")
     lefts = [(f"k{i % 3}", i % 11) for i in range(50)]
     rights = [(i % 11, f"K{i % 4}") for i in range(40)]
+    # Both inputs are there before the first batch, so that it has rows of both.
+    left.add(lefts[::2])
+    right.add(rights[::2])
     with lab.running(flow, channels=2) as query:
-        for part in range(2):
-            left.add(lefts[part::2])
-            right.add(rights[part::2])
-            query.processAllAvailable()
-            query.rescale(5 - 2 * part)
+        query.processAllAvailable()
+        query.rescale(5)
+        left.add(lefts[1::2])
+        right.add(rights[1::2])
+        query.processAllAvailable()
     a = lab.spark.createDataFrame(lefts, SCHEMA)
     b = lab.spark.createDataFrame(rights, "w long, name string")
     native = a.join(b, (F.lower(b.name) == a.k) & (a.v == b.w)).select("k", "v").collect()
