@@ -208,6 +208,10 @@ def test_channels_start_within_their_bounds() -> None:
     ("options", "words"),
     [
         ({"channels.min": 5, "channels.max": 4}, "the least is not above the most"),
+        (
+            {"executors": 2, "balance": "autoflow"},
+            "executors is 2, but braided.balance is 'autoflow', which knows no key ranges",
+        ),
         ({"channels.max": 4, "channels": 5}, "channels is 5, but braided.channels.max is 4"),
         ({"channels.min": 4, "channels": 3}, "channels is 3, but braided.channels.min is 4"),
         ({"latencyTarget": "1s", "scale": "ds2"}, "braided.scale=model keeps to"),

@@ -63,6 +63,8 @@ class Options:
     latency_target_s: float | None = None
     channels_min: int | None = None
     channels_max: int | None = None
+    executors: int = 1
+    executors_review_batches: int = 600
     stop_timeout_s: float = 60.0
     given: frozenset[str] = field(default=frozenset(), compare=False)  # fields that were asked for
 
@@ -375,12 +377,27 @@ _TABLE = (
         "`static` moves none",
     ),
     _Option(
+        "executors",
+        "executors",
+        _whole(1, MAX_CHANNELS),
+        "into how many key ranges an operator's slots are divided at first; each has channels of "
+        "its own, and its slots stay on them",
+    ),
+    _Option(
+        "executors.reviewBatches",
+        "executors_review_batches",
+        _whole(1),
+        "every so many batches, key ranges that have outgrown a host are split and small "
+        "neighbours merged",
+    ),
+    _Option(
         "stopTimeout",
         "stop_timeout_s",
         _SECONDS,
         "how long `stop()` waits for the running batch before it interrupts it",
     ),
 )
+_RANGELESS = set(policy_names()["balance"]) - {"elasticutor"}
 _BY_NAME = {option.name.lower(): option for option in _TABLE}
 _DEFAULTS = {each.name: each.default for each in fields(Options)}
 
@@ -404,6 +421,12 @@ def _contradictions(values: Mapping[str, Any], names: Mapping[str, str]) -> list
         found.append(
             f"{names['latency_target_s']} is what braided.scale=model keeps to; "
             f"{names['scale']} is {scale!r}. Leave one of them out."
+        )
+    balance = values.get("balance", "elasticutor")
+    if values.get("executors", 1) > 1 and isinstance(balance, str) and balance in _RANGELESS:
+        found.append(
+            f"{names['executors']} is {values['executors']}, but {names['balance']} is "
+            f"{balance!r}, which knows no key ranges: braided.balance=elasticutor does."
         )
     return found
 

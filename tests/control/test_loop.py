@@ -36,6 +36,7 @@ from braided.control.measurement import (
 )
 from braided.control.policy import Limits, Memory, Wish
 from braided.control.rates import Off
+from braided.control.rescale import rescale
 from braided.control.settings import Settings
 from braided.control.table import RoutingTable
 from braided.control.worth import Prices, weigh
@@ -378,3 +379,28 @@ def test_executors_stay_as_they_were_asked_for_while_their_table_is_on_its_way()
     cycle = controller.step(sample(2, new, first))
     assert controller.layout("o") == asked
     assert "o" not in cycle.tables
+
+
+def test_executors_outlive_what_others_do_to_the_channels_and_a_restart() -> None:
+    settings = Settings(scale=Off(), executors=4, host_channels=8, reshape_every_batches=2)
+    controller = Controller(settings)
+    table = Layout.even(SLOTS, 4, 8).table()
+    for batch in range(4):  # the three ranges with next to nothing to do are merged
+        table = controller.step(sample(batch, table, hot(0, 1000.0))).tables.get("o", table)
+    merged = controller.layout("o")
+    assert merged is not None and merged.total == 8
+    assert len(merged.channels) < 4
+    # A user's rescale: the ranges stay, with other channels.
+    table = rescale(table, 5, np.ones(SLOTS))
+    controller.step(sample(5, table, hot(0, 1000.0)))
+    layout = controller.layout("o")
+    assert layout is not None
+    assert (layout.bounds, layout.total) == (merged.bounds, 5)
+    memory = json.loads(json.dumps(controller.memory()))
+    assert Controller(settings, memory).layout("o") == layout
+    # Who asks for another number of executors gets it.
+    other = Controller(replace(settings, executors=2), memory)
+    assert other.layout("o") is None
+    other.step(sample(6, table, hot(0, 1000.0)))
+    fresh = other.layout("o")
+    assert fresh is not None and fresh.bounds == (0, SLOTS // 2, SLOTS)

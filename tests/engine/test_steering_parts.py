@@ -48,7 +48,7 @@ def test_channels_change_by_themselves_only_if_an_option_asks_for_it(
     options: dict[str, Any], scale: str, bounds: tuple[int, int]
 ) -> None:
     given = {f"braided.{name}": value for name, value in options.items()}
-    policies = policies_of(Options.parse(given, channels=4), 4)
+    policies = policies_of(Options.parse(given, channels=4), 4, 4)
     limits = policies.settings.limits
     assert (policies.scale, policies.balance) == (scale, "elasticutor")
     assert (limits.channels_min, limits.channels_max) == bounds

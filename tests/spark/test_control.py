@@ -127,6 +127,52 @@ def test_channels_follow_the_work_within_their_bounds_and_a_restart_remembers(la
     is_exact(lab, flow, keys, 6)
 
 
+def test_executors_have_key_ranges_with_channels_of_their_own(lab: Lab) -> None:
+    feed = lab.feed("k int")
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Waits, "k int, n int")
+    keys = keys_of_slots(lab, {0, 1, 2, 3}, 8)  # all in the first of the ranges
+    options: dict[str, Any] = {"slots": 16, "executors": 3, "executors.reviewBatches": 6}
+
+    def executors(query: braided.ElasticQuery) -> list[dict[str, Any]]:
+        assert query.lastProgress is not None
+        found: list[dict[str, Any]] = query.lastProgress["braided"]["control"]["operators"][
+            "Waits"
+        ]["executors"]
+        return found
+
+    def are_home(query: braided.ElasticQuery) -> bool:
+        slots = query.routing()["Waits"].slots
+        return all(
+            int(slots[slot]) in each["channels"]
+            for each in executors(query)
+            for slot in range(each["slots"][0], each["slots"][1] + 1)
+        )
+
+    with lab.running(flow, channels=5, **options) as query:
+        for _ in range(5):
+            step(lab, feed, query, keys)
+        ranges = executors(query)
+        assert [each["slots"] for each in ranges] == [[0, 4], [5, 9], [10, 15]]
+        # Channels go where the work is; everybody keeps one, and slots stay in their range.
+        assert [len(each["channels"]) for each in ranges] == [3, 1, 1]
+        assert are_home(query)
+        for _ in range(3):  # the review merges ranges without work
+            step(lab, feed, query, keys)
+        assert len(executors(query)) < 3 and are_home(query)
+        merged = [each["slots"] for each in executors(query)]
+        query.rescale(4)
+        for _ in range(2):
+            step(lab, feed, query, keys)
+        assert query.routing()["Waits"].channels == 4 and are_home(query)
+    with lab.running(flow, **options) as query:
+        for _ in range(2):
+            step(lab, feed, query, keys)
+        assert [each["slots"] for each in executors(query)] == merged and are_home(query)
+    is_exact(lab, flow, keys, 12)
+    reshapes = [e for e in events_of(lab) if isinstance(e, Decided) and e.kind == "reshape"]
+    assert reshapes and "merged" in reshapes[0].reason
+
+
 def test_a_batch_that_is_known_to_be_large_has_its_channels_at_once(lab: Lab) -> None:
     feed = lab.feed("k int")
     flow = braided.stream(feed.frame()).groupBy("k").apply(Waits, "k int, n int")

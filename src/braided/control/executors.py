@@ -55,6 +55,10 @@ class Layout:
     def total(self) -> int:
         return sum(len(own) for own in self.channels)
 
+    def over(self, channels: int) -> Layout:
+        """The same ranges with more or fewer channels in all, in the shares they have now."""
+        return resized(self, divided(self.counts.astype(np.float64), channels))[0]
+
     def loads(self, load: Loads) -> Loads:
         """The load of each executor."""
         return np.add.reduceat(load, self.bounds[:-1])

@@ -58,7 +58,9 @@ class Steering:
         self._dropped_at: int | None = None  # when a plan that did not pay was last spoken of
         self._said = ""  # the last reason for holding back that was spoken of
         layout = kept.get("layout")
-        self.layout = layout and Layout(tuple(layout[0]), tuple(tuple(own) for own in layout[1]))
+        self.layout: Layout | None = None
+        if layout and kept.get("executors") == settings.executors:
+            self.layout = Layout(tuple(layout[0]), tuple(tuple(own) for own in layout[1]))
 
     def memory(self) -> dict[str, Any]:
         """What a restart needs, in JSON's own types."""
@@ -66,18 +68,21 @@ class Steering:
         return {
             "scaled_at": self._scaled_at,
             "held": msgspec.to_builtins(self._held),
+            "executors": self.settings.executors,
             "layout": layout and [list(layout.bounds), [list(own) for own in layout.channels]],
         }
 
     def observe(self, table: RoutingTable) -> Layout | None:
-        """The executors for a table, made anew when somebody else changed the channels."""
+        """The executors for a table; when somebody else changed the channels, they share those."""
         if self._requested is not None and table.epoch < self._requested.epoch:
             return self.layout  # that of the table on its way; nothing is decided until it is there
         wanted = min(self.settings.executors, table.channels, table.slots.size)
         if wanted < 2:
             self.layout = None
-        elif self.layout is None or self.layout.total != table.channels:
+        elif self.layout is None or len(self.layout.channels) > table.channels:
             self.layout = Layout.even(table.slots.size, wanted, table.channels)
+        elif self.layout.total != table.channels:
+            self.layout = self.layout.over(table.channels)
         return self.layout
 
     def is_settled(self, operator: OperatorView) -> bool:
@@ -144,6 +149,7 @@ class Steering:
             reason = self._rebalanced(batch, operator, table)
             decided.append(reason)
             if reason.held and not must:
+                self.layout = layout
                 return None, self._unless_said(decided, reason.held)
             if reason.held:
                 reason = msgspec.structs.replace(reason, held="")
@@ -170,6 +176,7 @@ class Steering:
         if dropped:
             is_new = self._dropped_at is None or batch >= self._dropped_at + _SAY_AGAIN
             self._dropped_at = batch if is_new else self._dropped_at
+            self.layout = layout
             return None, [*decided, planned] if is_new else []
         self._requested, self._promise, self.layout = table, promise, layout
         self._dropped_at = None

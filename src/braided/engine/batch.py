@@ -228,7 +228,10 @@ class Engine:
         return Place(self._flow_id, self._files.root, base, limits)
 
     def _steered(self, memory: str | None) -> Helm:
-        policies = policies_of(self.options, self._spark.sparkContext.defaultParallelism)
+        context = self._spark.sparkContext
+        cores = context.getConf().get("spark.executor.cores", None)
+        parallelism = context.defaultParallelism
+        policies = policies_of(self.options, parallelism, int(cores or parallelism))
         most = policies.settings.limits.channels_max
         return Helm(
             policies,

@@ -37,8 +37,10 @@ class Policies:
     guard: Guard
 
 
-def policies_of(options: Options, parallelism: int) -> Policies:
-    """What the options ask for; `parallelism` is how many channels are usual here."""
+def policies_of(options: Options, parallelism: int, host_cores: int) -> Policies:
+    """What the options ask for; `parallelism` is how many channels are usual here, and a host
+    runs `host_cores` of them at a time.
+    """
     scale = options.scale
     if scale is None:
         bounded = options.channels_min is not None or options.channels_max is not None
@@ -59,6 +61,9 @@ def policies_of(options: Options, parallelism: int) -> Policies:
         prices=Prices(least_batch_s=_LEAST_BATCH_S),
         hot_keys=HOT_KEYS if balance != "static" else replace(HOT_KEYS, pins_max=0),
         settle_batches=_SETTLE_BATCHES,
+        executors=options.executors,
+        host_channels=host_cores,
+        reshape_every_batches=options.executors_review_batches,
     )
     return Policies(*names, settings, guard)
 

@@ -15,10 +15,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from braided.control.balance import channel_loads
 from braided.control.events import Decided, Event, Failed, Judged, Planned
+from braided.control.executors import Layout
 from braided.control.hotkeys import free_slot
 from braided.control.loop import Controller, Cycle
 from braided.control.measurement import OperatorView
@@ -189,7 +191,7 @@ class Helm:
         self._outlook = self._controller.outlook()
         self._log((*cycle.events, *guard.take()))
         self._note(cycle, {event.decision for event in foreseen})
-        self._tell(batch.outcome.batch, {**self.summary(), "operators": _bounds(cycle)})
+        self._tell(batch.outcome.batch, {**self.summary(), "operators": _shown(cycle)})
         self.memory = json.dumps(
             {"scale": self._policies.scale, "controller": self._controller.memory()}
         )
@@ -270,12 +272,28 @@ class Helm:
                 }
 
 
-def _bounds(cycle: Cycle) -> dict[str, dict[str, float]]:
-    """How near each operator is to the best there is: an equal part, or the hottest key."""
-    return {name: _bound(operator) for name, operator in cycle.view.operators.items()}
+def _shown(cycle: Cycle) -> dict[str, dict[str, Any]]:
+    """What the progress says of each operator."""
+    return {
+        name: {**_bound(operator), **_executors(operator.layout)}
+        for name, operator in cycle.view.operators.items()
+    }
+
+
+def _executors(layout: Layout | None) -> dict[str, Any]:
+    """The key ranges, as first and last slot, and the channels of each."""
+    if layout is None:
+        return {}
+    ranges = zip(pairwise(layout.bounds), layout.channels, strict=True)
+    return {
+        "executors": [
+            {"slots": [low, high - 1], "channels": sorted(own)} for (low, high), own in ranges
+        ]
+    }
 
 
 def _bound(operator: OperatorView) -> dict[str, float]:
+    """How near the operator is to the best there is: an equal part, or the hottest key."""
     total = operator.total_load
     if total <= 0:
         return {"busiestShare": 0.0, "boundShare": 0.0, "hottestKeyShare": 0.0}
