@@ -97,9 +97,6 @@ class Scenario:
     parts: tuple[str, ...] = ()
     """Scenarios that share this query: keys, the first column of the output, that are compared
     each by itself. Other keys are there to move things on."""
-    limit: str | None = None
-    """What Braided says when it refuses what it does not support, as docs/processors.md lists; a
-    regular expression."""
 
     def __str__(self) -> str:
         return self.name

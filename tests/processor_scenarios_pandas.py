@@ -220,6 +220,5 @@ SCENARIOS = (
             ),
         ),
         batch=True,
-        limit="initialState",
     ),
 )

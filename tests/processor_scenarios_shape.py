@@ -316,7 +316,20 @@ SCENARIOS = (
         _SUMS,
         (process(Totals(), _TOTAL_OUT, initial=Initial("k string, start long", _START, ("k",))),),
         batch=True,
-        limit="initialState",
+    ),
+    Scenario(
+        "batch: initial state under other names, with timers",
+        "k string, v long",
+        _SUMS,
+        (
+            process(
+                Woken(),
+                _TOTAL_OUT,
+                time="ProcessingTime",
+                initial=Initial("start long, who string", [(n, k) for k, n in _START], ("who",)),
+            ),
+        ),
+        batch=True,
     ),
     Scenario(
         "batch: timers",

@@ -11,7 +11,7 @@ import pandas as pd
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
-__all__ = ["PerKind", "Remembering", "Sessions", "Totals"]
+__all__ = ["Brief", "PerKind", "Remembering", "Sessions", "Totals"]
 
 
 class Totals(StatefulProcessor):
@@ -73,6 +73,23 @@ class PerKind(StatefulProcessor):
         n = (self.n.get() or (0,))[0] + sum(row.n for row in rows)
         self.n.update((n,))
         yield Row(kind=key[0], n=n)
+
+
+class Brief(StatefulProcessor):
+    """A list that stays, until a negative number comes, and a value that is gone at once."""
+
+    def init(self, handle: Any) -> None:
+        self.seen = handle.getListState("seen", "v int")
+        self.last = handle.getValueState("last", "v int", 1)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        for row in rows:
+            self.seen.appendValue((row.v,))
+            self.last.update((row.v,))
+            if row.v < 0:
+                self.seen.clear()
+                self.last.clear()
+        return iter(())
 
 
 class Remembering(StatefulProcessor):

@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
 from braided.api.state import state
-from braided.engine.inspection import Versions, raised_by_task
+from braided.engine.inspection import raised_by_task
+from braided.engine.versions import Versions
 from braided.errors import StateNotFoundError
 from braided.state.manifest import View
 

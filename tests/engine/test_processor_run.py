@@ -358,7 +358,7 @@ def test_what_a_checkpoint_holds_of_a_processor_can_be_read(tmp_path: Path) -> N
     flow = ProcessorFlow(tmp_path, Counting(), OUT)
     flow.run([("a", 1), ("a", 2), ("b", 3)])
     view = flow.view.operators["P"]
-    contents = ProcessorContents(Files(str(tmp_path / "braided")), "P", view, 0)
+    contents = ProcessorContents(Files(str(tmp_path / "braided")), "P", view, view.meta.history, 0)
     found = {each.key: each.values for each in contents.read(range(view.meta.slots))}
     assert sorted(found.values()) == [
         ((1,), [(3,)], {(True,): (1,)}),

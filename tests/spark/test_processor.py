@@ -25,7 +25,7 @@ from braided.errors import (
 )
 from braided.import_state import import_state
 from restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
-from spark_processors import PerKind, Remembering, Sessions, Totals
+from spark_processors import Brief, PerKind, Remembering, Sessions, Totals
 from stream_harness import Lab, manifests_of, wait_until
 
 SCHEMA = "k string, v int"
@@ -73,10 +73,11 @@ def test_state_is_exact_with_policies_that_know_no_rest(
     expected = []
     options = {"scale": RestlessScale(1), "balance": RestlessBalance(1), "channels.max": 4}
     chance = random.Random(1)
-    for _ in range(2):
+    # Another key is hot after the restart: who is pinned goes by rows, not by a few microseconds.
+    for weights in ((8, 1, 1, 1, 1), (1, 8, 1, 1, 1)):
         with lab.running(totals(feed.frame()), slots=8, **options) as query:
             for _ in range(7):
-                keys = chance.choices("abcde", weights=(8, 1, 1, 1, 1), k=20)
+                keys = chance.choices("abcde", weights=weights, k=20)
                 counts.update(keys)
                 rows = [(key, chance.randrange(50)) for key in keys]
                 sums.update(dict(Counter(key for key, v in rows for _ in range(v))))
@@ -135,6 +136,27 @@ def test_what_a_processor_keeps_is_shown_as_rows(lab: Lab) -> None:
     assert [moment.timestamp() for moment in a.timers] == [4e9 + 0.001, 4e9 + 0.002]
     first = braided.state(lab.checkpoint, lab.spark, version=0).filter("key.k = 'a'")
     assert [row.state.seen for row in first.collect()] == [[Row(1)]]
+
+
+def test_two_versions_of_what_a_processor_keeps_are_compared(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    for rows in (
+        [("kept", 1), ("grown", 1), ("gone", 1)],
+        [("grown", 2), ("gone", -1), ("new", 3)],
+    ):
+        feed.add(rows)
+        flow = braided.stream(feed.frame()).groupBy("k")
+        lab.run(flow.transformWithState(Brief(), SCHEMA, "Update", "ProcessingTime"), channels=2)
+    diff = braided.stateDiff(lab.checkpoint, lab.spark, before=0, after=1)
+    found = {row.key.k: (row.change, row.before, row.after) for row in diff.collect()}
+    assert found == {
+        # Nobody touched it: a value has expired.
+        "kept": ("changed", Row([Row(1)], Row(1)), Row([Row(1)], None)),
+        "grown": ("changed", Row([Row(1)], Row(1)), Row([Row(1), Row(2)], Row(2))),
+        "gone": ("removed", Row([Row(1)], Row(1)), None),
+        "new": ("added", None, Row([Row(3)], Row(3))),
+    }
+    assert braided.stateDiff(lab.checkpoint, lab.spark, 1).count() == 0
 
 
 def at(seconds: int) -> dt.datetime:

@@ -17,7 +17,9 @@ from pyspark.sql import functions as F
 
 import braided
 from braided import inspect_state
-from braided.engine.inspection import Versions, key_schema, raised_by_task
+from braided.engine.inspection import raised_by_task
+from braided.engine.kept import key_schema
+from braided.engine.versions import Versions
 from braided.errors import (
     CheckpointCorruptError,
     DefinitionError,

@@ -1,7 +1,7 @@
 """`braided.stream` of a DataFrame that is not streaming: what Spark runs on one, runs here too.
 
-As in Spark, a StatefulProcessor then sees all rows as one batch, starts with no state and leaves
-none. The result is an ordinary DataFrame.
+As in Spark, a StatefulProcessor then sees all rows as one batch, starts with no state but what it
+makes of `initialState`, and leaves none. The result is an ordinary DataFrame.
 """
 
 from __future__ import annotations
@@ -72,11 +72,6 @@ class GroupedBatch(Processing):
 
     def _then(self, step: KeyedStep) -> Any:
         assert isinstance(step, ProcessorStep)
-        if step.initial is not None:
-            raise UnsupportedError(
-                "initialState on a DataFrame that is not streaming: there is no state that could "
-                "begin with it; unite its rows with the DataFrame"
-            )
         return process_batch(self._stream._shape, step)
 
     def __getattr__(self, name: str) -> NoReturn:

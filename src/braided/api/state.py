@@ -9,7 +9,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from braided.engine.inspection import Versions, changes_frame, state_frame
+from braided.engine.inspection import changes_frame, state_frame
+from braided.engine.versions import Versions
 from braided.errors import DefinitionError, StateNotFoundError
 from braided.state.manifest import View
 

@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from braided.engine.initial import RUN_SCHEMA, Imported, imported
-from braided.engine.inspection import key_schema
+from braided.engine.kept import key_schema
 from braided.engine.rows import RowFactory
 from braided.engine.snapshots import snapshot
 from braided.engine.state_values import key_codec, value_codec

@@ -58,6 +58,8 @@ class ProcessorContents:
     files: Files
     name: str
     view: OperatorView
+    history: tuple[str, ...]
+    """What it declared, this version or a later one last."""
     now_ms: int
 
     def read(self, slots: Iterable[int]) -> Iterator[KeyContents]:
@@ -79,7 +81,7 @@ class ProcessorContents:
             state.close()
 
     def _readers(self, key: OpenKey) -> list[Any]:
-        history = self.view.meta.history
+        history = self.history
         handle = ProcessorHandle("ProcessingTime", key, history, {})
         readers: list[Any] = []
         for each in Declared.read(history[-1]).variables:

@@ -8,20 +8,23 @@ batch reads its slots on top of them, and the manifest of that batch names them 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from braided.engine.checkpoint import BatchTimes
 from braided.engine.failure import from_worker, operator_failure, to_text
-from braided.engine.flow import ProcessorStep
+from braided.engine.flow import InitialRows, ProcessorStep
 from braided.engine.heavy import HeavyKeys
 from braided.engine.initial import RUN_SCHEMA, Imported, imported
 from braided.engine.processor_input import Groups, PandasReader, RowReader
+from braided.engine.processor_program import ProcessorProgram
 from braided.engine.processor_run import ProcessorRuntime
 from braided.engine.processor_stage import program_of
 from braided.engine.program import PackedProgram, pack
@@ -31,7 +34,7 @@ from braided.errors import BraidedError
 from braided.state.manifest import OperatorMeta
 from braided.state.slot import SlotState, empty_slot
 
-__all__ = ["write_first_state"]
+__all__ = ["handle_initial", "placed_initial", "write_first_state"]
 
 
 def write_first_state(
@@ -39,26 +42,56 @@ def write_first_state(
 ) -> Imported:
     """Runs `handleInitialState`; nothing counts before a manifest names what it left."""
     assert step.initial is not None
-    df, names = step.initial.df, step.initial.keys
-    keys = ", ".join(map(quoted, names))
-    place = f"shiftleft(pmod(xxhash64({keys}), {meta.slots}), {PLACE_SHIFT}) AS {PLACE}"
+    df, program = placed_initial(step, step.initial, meta.slots)
     tasks = min(meta.slots, 4 * df.sparkSession.sparkContext.defaultParallelism)
     slot = f"shiftright({PLACE}, {PLACE_SHIFT})"
-    placed = (
-        df.selectExpr(*map(quoted, df.columns), place)
-        .repartitionById(tasks, F.expr(f"int({slot} % {tasks})"))
-        .sortWithinPartitions(PLACE, *map(quoted, names))
+    placed = df.repartitionById(tasks, F.expr(f"int({slot} % {tasks})")).sortWithinPartitions(
+        PLACE, *map(quoted, step.initial.keys)
     )
+    write = _Writer(program, meta.history, root, batch, times)
+    try:
+        return imported(placed.mapInArrow(write, RUN_SCHEMA).collect())
+    except PySparkException as error:
+        raise from_worker(error) or error from None
+
+
+def placed_initial(
+    step: ProcessorStep, initial: InitialRows, slots: int
+) -> tuple[DataFrame, PackedProgram]:
+    """The rows with their places, and the processor as one that reads such rows."""
+    df, names = initial.df, initial.keys
+    keys = ", ".join(map(quoted, names))
+    place = f"shiftleft(pmod(xxhash64({keys}), {slots}), {PLACE_SHIFT}) AS {PLACE}"
     program = replace(
         program_of(step),
         input=df.schema,
         key_positions=tuple(df.columns.index(name) for name in names),
     )
-    write = _Writer(pack(program, step.broadcasts), meta.history, root, batch, times)
-    try:
-        return imported(placed.mapInArrow(write, RUN_SCHEMA).collect())
-    except PySparkException as error:
-        raise from_worker(error) or error from None
+    placed = df.selectExpr(*map(quoted, df.columns), place)
+    return placed, pack(program, step.broadcasts)
+
+
+def handle_initial(
+    program: ProcessorProgram,
+    runtime: ProcessorRuntime,
+    chunks: Iterator[pa.RecordBatch],
+    slot_of: Callable[[int], SlotState],
+    batch: int,
+) -> None:
+    """Calls `handleInitialState` for every row; `program` reads them."""
+    reader = (PandasReader if program.pandas else RowReader)(program, 0)
+    chunks = (chunk for chunk in chunks if chunk.num_rows)
+    groups = Groups(chunks, reader, program.keys, list(program.key_positions), HeavyKeys())
+    for number, key, values, rows, _ in groups:
+        runtime.start()
+        runtime.key.open(slot_of(number), key)
+        row: Any = None
+        try:
+            for row in rows:
+                runtime.op.handleInitialState(values, row, runtime.times)
+            runtime.key.close()
+        except Exception as error:
+            raise operator_failure(error, program.name, values, row, batch, None) from None
 
 
 @dataclass(frozen=True)
@@ -83,25 +116,10 @@ class _Writer:
 
     def _slots(self, chunks: Iterator[pa.RecordBatch]) -> dict[int, dict[bytes, bytes]]:
         program = self.program.unpack()
-        reader = (PandasReader if program.pandas else RowReader)(program, 0)
-        chunks = (chunk for chunk in chunks if chunk.num_rows)
-        groups = Groups(chunks, reader, program.keys, list(program.key_positions), HeavyKeys())
         runtime = ProcessorRuntime(
             program, self.history, self.times.batch_time_ms, self.times.watermark_ms
         )
-        slots: dict[int, SlotState] = {}
-        for number, key, values, rows, _ in groups:
-            slot = slots.get(number)
-            if slot is None:
-                slot = slots[number] = empty_slot()
-            runtime.start()
-            runtime.key.open(slot, key)
-            row: Any = None
-            try:
-                for row in rows:
-                    runtime.op.handleInitialState(values, row, runtime.times)
-                runtime.key.close()
-            except Exception as error:
-                raise operator_failure(error, program.name, values, row, self.batch, None) from None
+        slots: defaultdict[int, SlotState] = defaultdict(empty_slot)
+        handle_initial(program, runtime, chunks, slots.__getitem__, self.batch)
         runtime.stop()
         return {number: slot.items() for number, slot in slots.items()}
