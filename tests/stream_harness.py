@@ -42,6 +42,7 @@ __all__ = [
     "State",
     "committed_view",
     "cut_at",
+    "last_batch",
     "manifests_of",
     "output_of",
     "rows_by_batch",
@@ -299,6 +300,13 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return tuple(map(_hashable, value))
     return bytes(value) if isinstance(value, bytearray) else value
+
+
+def last_batch(query: Any) -> Any:
+    """The progress of the newest batch that ran. After ten seconds without one, the last progress
+    is another: that Spark looked for input in vain.
+    """
+    return [p for p in query.recentProgress if "addBatch" in p["durationMs"]][-1]
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:

@@ -22,7 +22,7 @@ from braided.errors import (
     OperatorError,
     UnsupportedError,
 )
-from stream_harness import Feed, Lab, committed_view
+from stream_harness import Feed, Lab, committed_view, last_batch
 
 SCHEMA = (
     "k string, i int, b bigint, x double, f float, d decimal(12,3), wide decimal(38,6), s string, "
@@ -414,7 +414,7 @@ def test_a_hot_key_travels_as_one_row_per_input_partition(lab: Lab, spark: Spark
         frame = spark.range(100).selectExpr("id % 3 AS k", "double(id) AS v")
         routed = stage._routed(frame, engine.tables["agg"])
         plans.append(routed._jdf.queryExecution().executedPlan().toString())
-        progress = query.lastProgress["braided"]["operators"]["agg"]
+        progress = last_batch(query)["braided"]["operators"]["agg"]
     finally:
         query.stop()
     assert progress["rows"] == 1

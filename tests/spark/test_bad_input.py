@@ -32,7 +32,7 @@ from braided.errors import (
     StateValueError,
     UnsupportedError,
 )
-from stream_harness import Lab, committed_view, manifests_of
+from stream_harness import Lab, committed_view, last_batch, manifests_of
 
 pytestmark = pytest.mark.spark
 
@@ -120,7 +120,7 @@ def test_values_of_a_megabyte_pass_through_rows_and_state(lab: Lab) -> None:
         # So small a limit makes every batch write a snapshot of what the one before has left.
         options = {"snapshot.minBytes": 1, "snapshot.factor": 0.01}
         query = lab.run(flow, channels=2, slots=2, **options, **drop_cache(lab))
-    assert query.lastProgress["braided"]["operators"]["Keep"]["snapshotBytes"] > 0
+    assert last_batch(query)["braided"]["operators"]["Keep"]["snapshotBytes"] > 0
     state = lab.state(flow)
     for k in keys:
         parts = [body(k, n).encode() for n in range(3)]

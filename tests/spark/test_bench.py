@@ -101,8 +101,24 @@ def test_surge_loses_no_row_and_counts_what_was_held(place: Arena) -> None:
     result = surge.measure(place, size, silent)
     assert result["no_row_lost"] is True
     assert result["rows"] == 40 * 0.5 * (1 + 4 + 1)
-    assert result["few_channel_s"] > 0 and result["many_channel_s"] > result["few_channel_s"]
+    # Held for as long as rows came, and longer where the machine was slow.
+    assert result["few_channel_s"] >= 1 * 1.5
+    assert result["many_channel_s"] >= 6 * 1.5
     assert result["ideal_channel_s"] == 1 * 1.0 + 6 * 0.5
+
+
+def test_channels_are_held_until_the_next_batch_begins_and_the_last_until_it_ends() -> None:
+    size = surge.Size(40, before_s=1, surge_s=1, after_s=1)
+    batches = [
+        {
+            "timestamp": f"1970-01-01T00:00:0{second}Z",
+            "durationMs": {"triggerExecution": 2_000},
+            "braided": {"operators": {"work": {"channels": channels}}},
+        }
+        for second, channels in (("0.000", 1), ("1.500", 6), ("2.000", 2))
+    ]
+    seen = surge._Seen(begun_s=0.0, batches=batches)
+    assert surge._channel_s(seen, size) == 1 * 1.5 + 6 * 0.5 + 2 * 2.0
 
 
 def test_state_size_counts_what_is_written_for_the_keys_touched(place: Arena) -> None:

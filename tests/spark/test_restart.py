@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 import braided
 from braided.errors import CheckpointMismatchError, OperatorError, OptionError
-from stream_harness import Feed, Lab, committed_view, manifests_of
+from stream_harness import Feed, Lab, committed_view, manifests_of, wait_until
 from stream_operators import SCHEMA, FirstSeen, LastThree, Totals
 
 ROWS = [(k, 0, v, v) for v in range(4) for k in ("a", "b", None)]
@@ -128,7 +128,8 @@ def test_an_operator_that_raises_is_named_with_key_row_and_batch_and_can_be_fixe
         for part in ("operator 'Sum'", "ValueError: 99 is too much", "k='b'", "c=7", "batch: 1"):
             assert part in text
         assert 'raise ValueError(f"{row.v} is too much")' in text  # the user's own line
-    assert not query.isActive
+    # Spark tells of the error a little before it has ended the query.
+    wait_until(lambda: not query.isActive, "the end of the query")
     assert list(manifests_of(lab.checkpoint)) == [0]
     assert list(lab.output()) == [0]
     feed.add([("b", 0, 1000, 13)])

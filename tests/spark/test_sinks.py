@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 import braided
 from braided.errors import CheckpointMismatchError, DefinitionError, UnsupportedError
-from stream_harness import Feed, Lab, cut_at, wait_until
+from stream_harness import Feed, Lab, cut_at, last_batch, wait_until
 from stream_operators import SCHEMA, Totals
 
 ROWS = [("ab"[i % 2], 0, i, i) for i in range(6)]
@@ -244,7 +244,7 @@ def test_a_processing_time_trigger_goes_on_and_once_takes_one_batch(lab: Lab, fe
     query.awaitTermination()
     query.stop()
     assert sorted(lab.rows())[3:5] == [("a", 4, 106, 6), ("a", 5, 206, 7)]
-    assert query.lastProgress is not None and query.lastProgress["batchId"] == 2
+    assert last_batch(query)["batchId"] == 2
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,6 @@ from typing import Any
 
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    MapType,
-    StringType,
-    StructType,
-    UserDefinedType,
-    VariantType,
-)
 
 from braided import failpoints
 from braided.api.operator import state_codec
@@ -35,8 +26,10 @@ from braided.control.table import Pin, RoutingTable, moves
 from braided.engine import checkpoint
 from braided.engine.arriving import input_size
 from braided.engine.checkpoint import BatchTimes, SparkLog
+from braided.engine.chunks import configure
 from braided.engine.commands import Commands
 from braided.engine.commit import CONTROL, Outcome, manifest_of
+from braided.engine.due import due_slots, next_alarm
 from braided.engine.eventlog import EventLog
 from braided.engine.failure import from_worker, is_interrupt, is_lost_worker
 from braided.engine.flow import AggregateStep, Flow, OperatorStep, ProcessorStep
@@ -51,11 +44,11 @@ from braided.engine.policies import policies_of
 from braided.engine.processor_initial import write_first_state
 from braided.engine.progress import ProgressLog, Steps, section
 from braided.engine.reports import ChannelReport, ReportBox
+from braided.engine.reserve import Reserve
 from braided.engine.sampling import Sampler, waiting_rows
 from braided.engine.sinks import Sink, Sitting
 from braided.engine.spec import BatchSpec, Rehousing
 from braided.engine.steer import Batch, Helm
-from braided.engine.task import import_task
 from braided.engine.tick import Bell
 from braided.errors import (
     BraidedError,
@@ -76,11 +69,6 @@ __all__ = ["Engine"]
 
 TRIES = 3
 """How often a batch is run when workers die or attempts disagree."""
-WORKER_IDLE_S = 50.0
-"""How long a Python worker surely lives with nothing to do: Spark ends it after a minute."""
-CHUNK_ROWS = 32_768
-CHUNK_BYTES = 32 << 20
-"""The largest Arrow chunk that Spark hands to a task."""
 
 log = logging.getLogger("braided")
 
@@ -162,6 +150,7 @@ class Engine:
             )
         self.commands = Commands(self.tables, self.bell)
         self._loads = {name: SlotLoads(meta.slots) for name, meta in metas.items()}
+        self.reserve = Reserve(self._spark)
         self._helm = self._steered(memory)
         self.progress.first = {**self._at_start(), "control": self._helm.summary()}
         self._collector = Collector(self._files, self._manifests, self.options.retained_manifests)
@@ -170,7 +159,6 @@ class Engine:
             identity = f"{self._flow_id}/{name}"
             sink.open(Sitting(self._spark, self._files, self.view.batch, identity))
         self._configured = False
-        self.reserved, self._reserved_s = 0, 0.0
         self._published: tuple[Prepared, ...] = ()
         # A stop may have come between a batch and the one that its watermark asked for.
         self._ring(had_input=not started.fresh)
@@ -286,14 +274,8 @@ class Engine:
         self._lease.release()
 
     def warm(self, channels: int) -> None:
-        """Starts Python workers for more channels than any batch had, before one needs them."""
-        workers = min(channels, self._spark.sparkContext.defaultParallelism)
-        if time.monotonic() - self._reserved_s > WORKER_IDLE_S:
-            self.reserved = 0
-        if workers > max(self.reserved, *(table.channels for table in self.tables.values())):
-            rows = self._spark.range(workers).repartition(workers)
-            rows.mapInArrow(import_task, rows.schema).write.format("noop").mode("overwrite").save()
-            self.reserved, self._reserved_s = workers, time.monotonic()
+        """Has workers started for so many channels, before a batch needs them."""
+        self.reserve.warm(channels, max(table.channels for table in self.tables.values()))
 
     # -- what Spark calls ------------------------------------------------------------------
 
@@ -316,7 +298,9 @@ class Engine:
         return found or error
 
     def _run(self, df: DataFrame, batch: int) -> None:
-        self._configure(df.sparkSession)
+        if not self._configured:
+            configure(df.sparkSession, self.flow)
+            self._configured = True
         if batch == self.view.batch:
             self._redelivered(df, batch)
             return
@@ -379,7 +363,7 @@ class Engine:
         steps: Steps,
     ) -> Outcome:
         initial = self._initial(batch, times)
-        due = self._due(tables, times, initial)
+        due = due_slots(self.flow, self.view, tables, times, initial)
         channels = {name: table.channels for name, table in tables.items()}
         rehoused = {
             name: found
@@ -481,32 +465,6 @@ class Engine:
             if not isinstance(step, AggregateStep) and step.name not in self.view.operators
         ]
 
-    def _due(
-        self,
-        tables: Mapping[str, RoutingTable],
-        times: BatchTimes,
-        initial: Mapping[str, Imported],
-    ) -> dict[str, dict[int, list[int]]]:
-        """The slots whose next timer has come, by operator and channel."""
-        found: dict[str, dict[int, list[int]]] = {}
-        for step in self.flow.steps:
-            known = self.view.operators.get(step.name)
-            if isinstance(step, AggregateStep) and step.mode == "complete":
-                found[step.name] = _all_slots(tables[step.name])
-                continue
-            timers = known.due if known is not None else {}
-            if isinstance(step, ProcessorStep) and step.name in initial:
-                timers = initial[step.name].due  # as in Spark, they may be due at once
-            if not timers or not step.fires:
-                continue
-            now_ms = times.watermark_ms if step.time_mode == "EventTime" else times.batch_time_ms
-            channels = found.setdefault(step.name, {})
-            owners = tables[step.name].slots
-            for slot, ms in timers.items():
-                if ms <= now_ms:
-                    channels.setdefault(int(owners[slot]), []).append(slot)
-        return found
-
     # -- commit and publish ----------------------------------------------------------------
 
     def _commit(self, outcome: Outcome) -> None:
@@ -565,37 +523,11 @@ class Engine:
 
     def _ring(self, had_input: bool) -> None:
         """Asks for a batch without input if there is something to do."""
-        due_ms: int | None = None
-        need = bool(self.view.carry) or any(
-            s.initial is not None or s.name in self._imports for s in self._new_steps()
-        )
-        for step in self.flow.steps:
-            known = self.view.operators.get(step.name)
-            if known is None or not known.due or not step.fires:
-                continue
-            first = min(known.due.values())
-            if step.time_mode != "EventTime":
-                due_ms = first if due_ms is None else min(due_ms, first)
-            elif had_input or first <= self._late_watermark_ms:
-                # Rows may have moved the watermark, also such as never came here, and only the
-                # next batch knows.
-                need = True
-        if need:
+        now, due_ms = next_alarm(self.flow, self.view, self._late_watermark_ms, had_input)
+        starts = (s.initial is not None or s.name in self._imports for s in self._new_steps())
+        if now or self.view.carry or any(starts):
             self.bell.ring()
         self.bell.set_due(due_ms)
-
-    def _configure(self, spark: SparkSession) -> None:
-        """Settings of the query's own session; the user's is another."""
-        if not self._configured:
-            # Adaptive execution would drop the tasks of empty channels.
-            spark.conf.set("spark.sql.adaptive.enabled", "false")
-            spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "false")
-            spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(CHUNK_ROWS))
-            # To weigh each row costs a tenth of the batch; rows of fixed width need no weighing.
-            bounded = all(_is_narrow(step.arriving) for step in self.flow.steps)
-            most = 2**31 - 1 if bounded else CHUNK_BYTES
-            spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(most))
-            self._configured = True
 
 
 def _rehoused(before: RoutingTable, after: RoutingTable) -> dict[int, list[Rehousing]]:
@@ -607,22 +539,7 @@ def _rehoused(before: RoutingTable, after: RoutingTable) -> dict[int, list[Rehou
     return found
 
 
-def _all_slots(table: RoutingTable) -> dict[int, list[int]]:
-    """Every slot of a table, by channel."""
-    return {
-        channel: np.flatnonzero(table.slots == channel).tolist()
-        for channel in range(table.channels)
-    }
-
-
 def _sink_names(sinks: Sequence[Sink]) -> list[str]:
     """What the manifest calls each sink: its kind, with a number where there are several."""
     kinds = [type(sink).__name__ for sink in sinks]
     return kinds if len(kinds) == 1 else [f"{kind}-{i}" for i, kind in enumerate(kinds)]
-
-
-def _is_narrow(schema: StructType) -> bool:
-    """Whether every row has the same, small number of bytes."""
-    wide = (StringType, BinaryType, ArrayType, MapType, StructType, VariantType, UserDefinedType)
-    kinds = [field.dataType for field in schema.fields]
-    return len(kinds) <= 64 and not any(isinstance(kind, wide) for kind in kinds)

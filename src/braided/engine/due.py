@@ -1,0 +1,76 @@
+"""Timers and what else makes a batch without input: which slots are due, and when to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from braided.control.table import RoutingTable
+from braided.engine.checkpoint import BatchTimes
+from braided.engine.flow import AggregateStep, Flow, ProcessorStep
+from braided.engine.initial import Imported
+from braided.state.manifest import View
+
+__all__ = ["Alarm", "due_slots", "next_alarm"]
+
+
+def due_slots(
+    flow: Flow,
+    view: View,
+    tables: Mapping[str, RoutingTable],
+    times: BatchTimes,
+    initial: Mapping[str, Imported],
+) -> dict[str, dict[int, list[int]]]:
+    """The slots whose next timer has come, by operator and channel."""
+    found: dict[str, dict[int, list[int]]] = {}
+    for step in flow.steps:
+        known = view.operators.get(step.name)
+        if isinstance(step, AggregateStep) and step.mode == "complete":
+            found[step.name] = _all_slots(tables[step.name])
+            continue
+        timers = known.due if known is not None else {}
+        if isinstance(step, ProcessorStep) and step.name in initial:
+            timers = initial[step.name].due  # as in Spark, they may be due at once
+        if not timers or not step.fires:
+            continue
+        now_ms = times.watermark_ms if step.time_mode == "EventTime" else times.batch_time_ms
+        channels = found.setdefault(step.name, {})
+        owners = tables[step.name].slots
+        for slot, ms in timers.items():
+            if ms <= now_ms:
+                channels.setdefault(int(owners[slot]), []).append(slot)
+    return found
+
+
+class Alarm(NamedTuple):
+    """Whether a batch is needed now, and when one will be."""
+
+    now: bool
+    due_ms: int | None
+
+
+def next_alarm(flow: Flow, view: View, watermark_ms: int, had_input: bool) -> Alarm:
+    """What the timers of a view ask for; `had_input` is whether its batch had rows."""
+    now, due_ms = False, None
+    for step in flow.steps:
+        known = view.operators.get(step.name)
+        if known is None or not known.due or not step.fires:
+            continue
+        first = min(known.due.values())
+        if step.time_mode != "EventTime":
+            due_ms = first if due_ms is None else min(due_ms, first)
+        elif had_input or first <= watermark_ms:
+            # Rows may have moved the watermark, also such as never came here, and only the
+            # next batch knows.
+            now = True
+    return Alarm(now, due_ms)
+
+
+def _all_slots(table: RoutingTable) -> dict[int, list[int]]:
+    """Every slot of a table, by channel."""
+    return {
+        channel: np.flatnonzero(table.slots == channel).tolist()
+        for channel in range(table.channels)
+    }
