@@ -9,7 +9,7 @@ import numpy as np
 
 from braided.control.table import RoutingTable
 from braided.engine.checkpoint import BatchTimes
-from braided.engine.flow import AggregateStep, Flow, ProcessorStep
+from braided.engine.flow import AggregateStep, Flow, KeyedStep, ProcessorStep
 from braided.engine.initial import Imported
 from braided.state.manifest import View
 
@@ -56,16 +56,23 @@ def next_alarm(flow: Flow, view: View, watermark_ms: int, had_input: bool) -> Al
     now, due_ms = False, None
     for step in flow.steps:
         known = view.operators.get(step.name)
+        if had_input and _minds_watermark(step):
+            # Rows may have moved the watermark, also such as never came here, and only the next
+            # batch knows. As in Spark it comes also if no timer waits for it: from then on rows
+            # behind the watermark are late, whenever they arrive.
+            now = True
         if known is None or not known.due or not step.fires:
             continue
         first = min(known.due.values())
         if step.time_mode != "EventTime":
             due_ms = first if due_ms is None else min(due_ms, first)
-        elif had_input or first <= watermark_ms:
-            # Rows may have moved the watermark, also such as never came here, and only the
-            # next batch knows.
+        elif first <= watermark_ms:
             now = True
     return Alarm(now, due_ms)
+
+
+def _minds_watermark(step: KeyedStep) -> bool:
+    return step.time_mode == "EventTime" and (step.fires or not isinstance(step, AggregateStep))
 
 
 def _all_slots(table: RoutingTable) -> dict[int, list[int]]:
