@@ -61,8 +61,8 @@ _FULL = (
         500_000,
         100_000,
         native=Batches(2, 2),
-        braided=Batches(10, 8),
-        onrow=Batches(4, 4),
+        braided=Batches(30, 8),
+        onrow=Batches(10, 4),
         rounds=2,
     ),
     Case(
