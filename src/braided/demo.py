@@ -186,18 +186,24 @@ class _Change:
     """Something that was asked of the running query."""
 
     what: str
+    channels: int
+    """What the query has once the change is made."""
     after: int
-    """The last batch that had ended when it was asked for."""
+    """The last batch that was known to have ended when it was asked for."""
+
+    def is_made(self, batch: _Batch) -> bool:
+        """Whether it had taken effect when a batch began."""
+        return batch.number > self.after + 1 and batch.channels == self.channels
 
 
 def _stream(
     query: ElasticQuery, watch: _Watch, seconds: float, interrupted: threading.Event
 ) -> list[_Change]:
     """Prints batches as they come and changes the query as time goes by."""
-    plan: list[tuple[float, str, Callable[[], None]]] = [
-        (0.25, f"rescale({_MORE})", lambda: query.rescale(_MORE)),
-        (0.5, "rebalance()", query.rebalance),
-        (0.75, f"rescale({_LAST})", lambda: query.rescale(_LAST)),
+    plan: list[tuple[float, str, int, Callable[[], None]]] = [
+        (0.25, f"rescale({_MORE})", _MORE, lambda: query.rescale(_MORE)),
+        (0.5, "rebalance()", _MORE, query.rebalance),
+        (0.75, f"rescale({_LAST})", _LAST, lambda: query.rescale(_LAST)),
     ]
     changes: list[_Change] = []
     begun: float | None = None
@@ -210,11 +216,11 @@ def _stream(
         if begun is None and watch.batches:
             begun = now  # the first batch warms up and does not count
         spent = 0.0 if begun is None else (now - begun) / seconds
-        settled = not changes or watch.batches[-1].number > changes[-1].after + 1
+        settled = not changes or changes[-1].is_made(watch.batches[-1])
         if plan and settled and spent >= plan[0][0]:
-            _, what, change = plan.pop(0)
+            _, what, channels, change = plan.pop(0)
             _say(f"    -- {what} --")
-            changes.append(_Change(what, watch.batches[-1].number))
+            changes.append(_Change(what, channels, watch.batches[-1].number))
             change()
         elif not plan and settled and spent >= 1:
             return changes
