@@ -17,6 +17,7 @@ from typing import Any
 
 from braided.control.policy import BalancePolicy, ScalePolicy
 from braided.control.registry import balance_policy, policy_names, scale_policy
+from braided.control.window import LENGTH_BATCHES
 from braided.errors import OptionError
 
 __all__ = ["MAX_CHANNELS", "MAX_SLOTS", "Options"]
@@ -63,6 +64,7 @@ class Options:
     latency_target_s: float | None = None
     channels_min: int | None = None
     channels_max: int | None = None
+    window_batches: int = LENGTH_BATCHES
     executors: int = 1
     executors_review_batches: int = 600
     stop_timeout_s: float = 60.0
@@ -375,6 +377,12 @@ _TABLE = (
         _BALANCE,
         "who decides which slots move between channels when some have more work than others; "
         "`static` moves none",
+    ),
+    _Option(
+        "windowBatches",
+        "window_batches",
+        _whole(1),
+        "over how many batches measurements are averaged: fewer follow spikes, more are calm",
     ),
     _Option(
         "executors",

@@ -58,6 +58,14 @@ def test_channels_change_by_themselves_only_if_an_option_asks_for_it(
         assert policies.settings.scale.policy.target_s == 0.5  # type: ignore[attr-defined]
 
 
+def test_settings_of_the_controller_come_from_options() -> None:
+    options = {"windowBatches": 3, "executors": 4, "executors.reviewBatches": 50}
+    given = {f"braided.{name}": value for name, value in options.items()}
+    settings = policies_of(Options.parse(given), 8, 6).settings
+    assert (settings.window_batches, settings.executors) == (3, 4)
+    assert (settings.reshape_every_batches, settings.host_channels) == (50, 6)
+
+
 # -- the heaviest keys -----------------------------------------------------------------------
 
 

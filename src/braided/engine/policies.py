@@ -61,6 +61,7 @@ def policies_of(options: Options, parallelism: int, host_cores: int) -> Policies
         prices=Prices(least_batch_s=_LEAST_BATCH_S),
         hot_keys=HOT_KEYS if balance != "static" else replace(HOT_KEYS, pins_max=0),
         settle_batches=_SETTLE_BATCHES,
+        window_batches=options.window_batches,
         executors=options.executors,
         host_channels=host_cores,
         reshape_every_batches=options.executors_review_batches,

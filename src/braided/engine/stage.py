@@ -7,18 +7,12 @@ again. What does change travels with the job as one local property, `BATCH_PROPE
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any
-
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import pandas_udf
-from pyspark.sql.types import LongType, StructField, StructType
-from pyspark.util import PythonEvalType
 
 from braided.control.table import RoutingTable
 from braided.engine.flow import OperatorStep, ProcessorStep
+from braided.engine.mapped import Mapped
 from braided.engine.place import Place
 from braided.engine.program import PackedProgram, Program
 from braided.engine.route import PLACE, Route, order_columns, quoted
@@ -29,8 +23,8 @@ from braided.state.manifest import OperatorMeta
 __all__ = ["Stage"]
 
 
-class Stage:
-    """One operator with all that does not change between batches."""
+class Stage(Mapped):
+    """An operator, or a processor."""
 
     runs_processor = False
 
@@ -43,26 +37,12 @@ class Stage:
         reports: Accumulator[list[bytes]],
         divert: bool,
     ) -> None:
+        super().__init__(meta, order, place, step.output)
         self.step: OperatorStep | ProcessorStep = step
-        self.meta = meta
-        self.order = order
-        """Order columns of its input; its output has one more."""
         self.route = Route(step.keys, meta.slots, order)
-        self._place = place
         self._reports = reports
         self._divert = divert
         self._program = self._pack()
-
-    @cached_property
-    def plain(self) -> Any:
-        """The operator as a JVM column; its output is the rows alone."""
-        return self._function(self.step.output, False)
-
-    @cached_property
-    def tagged(self) -> Any:
-        """The same with order columns in front of its output."""
-        tags = [StructField(name, LongType()) for name in order_columns(self.order + 1)]
-        return self._function(StructType([*tags, *self.step.output.fields]), True)
 
     def apply(
         self,
@@ -74,33 +54,18 @@ class Stage:
     ) -> DataFrame:
         """Rows in, as `Route.apply` takes them; output rows out, with order columns if tagged."""
         routed = self.route.apply(frame, table, admitted, aged, tagged)
-        function = self.tagged if tagged else self.plain
-        return DataFrame(routed._jdf.mapInArrow(function, False, None), frame.sparkSession)
+        return self._mapped(routed, tagged)
 
-    def _function(self, output: StructType, keep_order: bool) -> Any:
-        step, place = self.step, self._place
-        names = step.input.names
+    def _task(self, keep_order: bool) -> tuple[ChannelTask, list[str]]:
         spec = TaskSpec(
             program=self._program,
-            meta=self.meta,
-            flow=place.flow,
-            root=place.root,
-            cache=place.cache,
-            limits=place.limits,
-            order=self.order,
-            keep_order=keep_order,
             divert=self._divert,
             processor=self.runs_processor,
+            **self._shared(keep_order),
         )
         order = order_columns(self.order) if keep_order else []
-        inputs = [*order, *map(quoted, names), *step.keys.hidden_names(), PLACE]
-        # What DataFrame.mapInArrow does, once and not once per batch.
-        function = pandas_udf(
-            ChannelTask(spec, self._reports),
-            returnType=output,
-            functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,  # type: ignore[call-overload]
-        )
-        return function(*map(F.col, inputs))._jc
+        names = [*map(quoted, self.step.input.names), *self.step.keys.hidden_names()]
+        return ChannelTask(spec, self._reports), [*order, *names, PLACE]
 
     def _pack(self) -> PackedProgram:
         step = self.step
