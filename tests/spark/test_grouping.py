@@ -9,10 +9,14 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import braided
+from braided.control.table import RoutingTable
+from braided.engine.route import Keys, Route, admission
 from braided.errors import DefinitionError, UnsupportedError
 from stream_harness import Lab, timers_of
 
@@ -211,3 +215,26 @@ def test_rows_without_a_value_in_the_order_column_come_first(lab: Lab) -> None:
     seen = braided.stream(feed.frame()).groupBy("k").apply(Positions, "k string, seq bigint, n int")
     lab.run(seen, channels=2, orderBy="seq", orderPreserving=True)
     assert lab.rows() == [("a", None, 1), ("a", 1, 2), ("a", 2, 3)]
+
+
+def test_a_table_of_many_slots_is_one_literal_and_leads_to_its_channels(
+    spark: SparkSession,
+) -> None:
+    slots, channels = 8192, 7
+    owners = (np.arange(slots) * 31 % channels).astype(np.int32)
+    table = RoutingTable(3, channels, owners)
+    # Adaptive execution, which queries of Braided's run without, would join small partitions.
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    try:
+        route = Route(Keys(("id",)), slots, 2)
+        order = admission(["monotonically_increasing_id()"])
+        routed = route.apply(spark.range(20_000).toDF("id"), table, order, False, False)
+        slot = F.expr(f"pmod(xxhash64(id), {slots})")
+        found = routed.select(slot.alias("slot"), F.spark_partition_id()).collect()
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+    assert len({slot for slot, _ in found}) > 7000
+    assert all(channel == owners[slot] for slot, channel in found)
+    # Every rule of a plan looks at every node: their number must not grow with the slots.
+    plan = routed._jdf.queryExecution().analyzed().toString()
+    assert "element_at([0,3,6,2," in plan

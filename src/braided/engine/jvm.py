@@ -6,12 +6,16 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
+from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["RENAMED_LOGS", "Jvm"]
+__all__ = ["RENAMED_LOGS", "Jvm", "int_array"]
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 RENAMED_LOGS = (
@@ -20,6 +24,18 @@ RENAMED_LOGS = (
 )
 """The setting with which Spark writes the files of a log by renaming."""
 _SOURCES = "org.apache.spark.sql.execution.datasources"
+
+
+def int_array(context: SparkContext, values: npt.NDArray[np.int32]) -> Column:
+    """Numbers as one literal. An `array(...)` of as many would be looked through by every rule of
+    every plan, and a `lit` of a list takes a call for each.
+    """
+    assert context._jvm is not None and context._gateway is not None
+    jvm: Any = context._jvm
+    made = context._gateway.new_array(jvm.int, len(values))
+    # Bytes travel in one call; the JVM reads them highest first.
+    jvm.java.nio.ByteBuffer.wrap(values.astype(">i4").tobytes()).asIntBuffer().get(made)
+    return ClassicColumn(jvm.org.apache.spark.sql.functions.lit(made))
 
 
 class Jvm:

@@ -33,6 +33,7 @@ from pyspark.sql.types import (
 )
 
 from braided.control.table import Pin, RoutingTable
+from braided.engine.jvm import int_array
 from braided.errors import OptionError
 
 __all__ = [
@@ -212,6 +213,8 @@ class Route:
         self._key_sql = key_sql
         self._by_hash = f"pmod(xxhash64({key_sql}), {slots})"
         self._slot = f"int({self._by_hash})"
+        # What the JVM was told is kept: to tell it takes a call per column, and a parser.
+        self._placing: tuple[Any, Any] | None = None
         self._table: RoutingTable | None = None
         self._channel: Column | None = None
 
@@ -233,7 +236,6 @@ class Route:
         placed = self.placed(frame, admitted, table.pins)
         slot = f"int(shiftright({PLACE}, {PLACE_SHIFT}))"
         routed = placed.repartitionById(table.channels, self._channel_of(table, slot))
-        # The JVM's lists of these columns are made once: to make them takes a call per column.
         if self._sequences is None:
             self._sequences = self._make_sequences(frame.sparkSession.sparkContext)
         lists = self._sequences
@@ -244,6 +246,14 @@ class Route:
         self, frame: DataFrame, admitted: Sequence[str] = (), pins: Sequence[Pin] = ()
     ) -> DataFrame:
         """The rows with the place of their key."""
+        asked = (tuple(admitted), tuple(pins))
+        if self._placing is None or self._placing[0] != asked:
+            context = frame.sparkSession.sparkContext
+            columns = [*map(F.expr, admitted), F.col("*"), F.expr(self._place_sql(pins))]
+            self._placing = asked, _to_seq(context, columns, _to_java_column)
+        return DataFrame(frame._jdf.select(self._placing[1]), frame.sparkSession)
+
+    def _place_sql(self, pins: Sequence[Pin]) -> str:
         slot = self._by_hash
         if pins:
             hash_sql, check_sql = pin_hashes(self._columns)
@@ -253,11 +263,10 @@ class Route:
                 for pin in pins
             )
             slot = f"CASE {cases} ELSE {slot} END"
-        place = (
+        return (
             f"shiftleft({slot}, {PLACE_SHIFT}) | "
             f"shiftrightunsigned(xxhash64({self._key_sql}), {64 - PLACE_SHIFT}) AS {PLACE}"
         )
-        return frame.selectExpr(*admitted, "*", place)
 
     def exchanged(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
         """One partition per channel, in no order and with no columns but the frame's own."""
@@ -274,8 +283,9 @@ class Route:
         )
 
     def _channel_of(self, table: RoutingTable, slot: str) -> Column:
-        # One literal array: a `lit` per slot would cost a call into the JVM each.
         if self._table is not table or self._channel is None:
-            owners = ",".join(map(str, table.slots.tolist()))
-            self._table, self._channel = table, F.expr(f"element_at(array({owners}), {slot} + 1)")
+            context = SparkContext._active_spark_context
+            assert context is not None
+            owners = int_array(context, table.slots)
+            self._table, self._channel = table, F.element_at(owners, F.expr(f"{slot} + 1"))
         return self._channel
