@@ -271,6 +271,12 @@ SCENARIOS = (
         restarts={2: None},
     ),
     _event_time("event time: rows are late where no timer waits", Told(), steps=_SOME_LATE),
+    _event_time(
+        "event time: rows stay where no batch comes for the watermark",
+        Told(),
+        steps=_SOME_LATE,
+        conf=STILL,
+    ),
     _event_time("no time mode: late rows stay", Told(), steps=_SOME_LATE, time="None"),
     _event_time(
         "processing time: late rows stay",

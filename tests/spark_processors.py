@@ -11,7 +11,7 @@ import pandas as pd
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
-__all__ = ["Brief", "PerKind", "Remembering", "Sessions", "Totals"]
+__all__ = ["Brief", "PerKind", "Ratio", "Remembering", "Sessions", "Totals"]
 
 
 class Totals(StatefulProcessor):
@@ -84,11 +84,24 @@ class Brief(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
         for row in rows:
-            self.seen.appendValue((row.v,))
+            if row.v:
+                self.seen.appendValue((row.v,))
             self.last.update((row.v,))
             if row.v < 0:
                 self.seen.clear()
                 self.last.clear()
+        return iter(())
+
+
+class Ratio(StatefulProcessor):
+    """NaN as long as there is nothing to divide by."""
+
+    def init(self, handle: Any) -> None:
+        self.ratio = handle.getValueState("ratio", "x double")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        total = sum(row.v for row in rows)
+        self.ratio.update((1 / total if total else float("nan"),))
         return iter(())
 
 

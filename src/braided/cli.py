@@ -106,9 +106,11 @@ def _add_simulator(commands: Any) -> None:
         help="ask other policies what they would have done in a recorded run",
         description="Runs a query's event log through other policies, without Spark.",
     )
-    replay.add_argument("log", metavar="EVENTLOG", help="the file of events")
     replay.add_argument(
-        "--max-channels", type=int, default=64, help="that a policy may take per operator"
+        "log", metavar="EVENTLOG", help="the file of events, or the checkpoint that has it"
+    )
+    replay.add_argument(
+        "--max-channels", type=int, default=64, help="that a policy may take per operator (64)"
     )
     for parser, needed in ((simulate, False), (replay, True)):
         parser.add_argument(

@@ -5,6 +5,7 @@ BraidedError
 │   ├── OperatorDefinitionError    the Operator class itself
 │   ├── OptionError                an option's name or value
 │   └── UnsupportedError           a call that has no meaning on a keyed, per-batch stream
+├── QueryStoppedError          start the query again: it runs no more
 ├── CheckpointError            look at the checkpoint: the query refuses to touch it
 │   ├── CheckpointMismatchError    it belongs to another flow, or the flow has changed
 │   ├── CheckpointCorruptError     a file is damaged or missing
@@ -38,6 +39,7 @@ __all__ = [
     "OperatorError",
     "OptionError",
     "OutputSchemaError",
+    "QueryStoppedError",
     "StateNotFoundError",
     "StateValueError",
     "UnsupportedError",
@@ -62,6 +64,10 @@ class OptionError(DefinitionError, ValueError):
 
 class UnsupportedError(DefinitionError, NotImplementedError):
     """A call that has no meaning, or no support, at this place of a flow."""
+
+
+class QueryStoppedError(BraidedError, RuntimeError):
+    """Something was asked of a query that runs no more."""
 
 
 class CheckpointError(BraidedError):

@@ -24,6 +24,7 @@ __all__ = ["main", "show"]
 
 _SHOWN = 20
 _READS = 3
+_NULLS = {"ignoreNullFields": "false"}
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -62,7 +63,9 @@ def _give(df: DataFrame, arguments: argparse.Namespace) -> None:
         df.write.mode("errorifexists").parquet(arguments.to)
         print(f"written to {arguments.to}", file=sys.stderr if arguments.json else sys.stdout)
     elif arguments.json:
-        lines = df.select(F.to_json(F.struct("*")).alias("line")).persist(StorageLevel.DISK_ONLY)
+        lines = df.select(F.to_json(F.struct("*"), _NULLS).alias("line")).persist(
+            StorageLevel.DISK_ONLY
+        )
         # Read as a whole before the first line is out: what is printed can't be taken back.
         lines.count()
         for row in lines.toLocalIterator():

@@ -283,7 +283,8 @@ _TABLE = (
         "channels",
         "channels",
         _whole(1, MAX_CHANNELS),
-        "how many channels an operator starts with; `rescale` changes it while the query runs",
+        "how many channels an operator has at its first start; `rescale` changes it while the "
+        "query runs, and a restart goes on with what it had",
         default="Spark's default parallelism",
     ),
     _Option(
@@ -388,8 +389,8 @@ _TABLE = (
         "executors",
         "executors",
         _whole(1, MAX_CHANNELS),
-        "into how many key ranges an operator's slots are divided at first; each has channels of "
-        "its own, and its slots stay on them",
+        "into how many key ranges an operator's slots are divided at first, at most one per "
+        "channel; each has channels of its own, and its slots stay on them",
     ),
     _Option(
         "executors.reviewBatches",
@@ -405,7 +406,6 @@ _TABLE = (
         "how long `stop()` waits for the running batch before it interrupts it",
     ),
 )
-_RANGELESS = set(policy_names()["balance"]) - {"elasticutor"}
 _BY_NAME = {option.name.lower(): option for option in _TABLE}
 _DEFAULTS = {each.name: each.default for each in fields(Options)}
 
@@ -430,11 +430,12 @@ def _contradictions(values: Mapping[str, Any], names: Mapping[str, str]) -> list
             f"{names['latency_target_s']} is what braided.scale=model keeps to; "
             f"{names['scale']} is {scale!r}. Leave one of them out."
         )
-    balance = values.get("balance", "elasticutor")
-    if values.get("executors", 1) > 1 and isinstance(balance, str) and balance in _RANGELESS:
+    balance = balance_policy(values.get("balance", "elasticutor"))
+    if values.get("executors", 1) > 1 and not getattr(balance, "keeps_ranges", False):
         found.append(
             f"{names['executors']} is {values['executors']}, but {names['balance']} is "
-            f"{balance!r}, which knows no key ranges: braided.balance=elasticutor does."
+            f"{values['balance']!r}, which knows no key ranges: braided.balance=elasticutor does, "
+            "and a policy of your own that says `keeps_ranges = True`."
         )
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -90,6 +91,31 @@ def test_an_undeclared_attribute_is_refused_with_advice() -> None:
     assert run.advice(ValueError("x")) is None
     with pytest.raises(AttributeError):
         run.op.LIMIT = 3
+
+
+@pytest.mark.parametrize("value", [[], {}, set(), bytearray(), deque()])
+def test_what_all_keys_would_share_is_refused(value: Any) -> None:
+    with pytest.raises(OperatorDefinitionError, match=r"Seen\.rows is a .* all keys .* share"):
+        type(Operator)(
+            "Seen",
+            (Operator,),
+            {"__qualname__": "Seen", "rows": value, "onRow": lambda self, row: None},
+        )
+
+
+def test_constants_may_be_shared() -> None:
+    class Known(Operator):
+        NAMES: ClassVar[dict[str, int]] = {"a": 1}
+        KINDS = ("a", "b")
+        rows: list[int] = []  # noqa: RUF012
+
+        def onRow(self, row: Any) -> Any:
+            return [(self.NAMES, self.KINDS)]
+
+    class Further(Known):
+        rows = [1]  # noqa: RUF012 - a new default of the field
+
+    assert [f.default for f in Further._fields] == [[1]]
 
 
 def test_inherited_fields_come_first_and_can_have_new_defaults() -> None:

@@ -381,6 +381,45 @@ def test_executors_stay_as_they_were_asked_for_while_their_table_is_on_its_way()
     assert "o" not in cycle.tables
 
 
+def test_there_are_as_many_executors_as_channels_allow_whatever_was_before() -> None:
+    for path in ([8], [8, 2, 8], [8, 1, 8], [1, 2, 8], [2, 4, 16]):
+        controller = Controller(Settings(scale=Off(), executors=4))
+        table = RoutingTable.initial(SLOTS, path[0])
+        for batch, channels in enumerate(path):
+            table = rescale(table, channels, np.ones(SLOTS))
+            table = controller.step(sample(batch, table)).tables.get("o", table)
+        layout = controller.layout("o")
+        assert layout is not None and len(layout.channels) == 4, path
+
+
+def test_a_review_waits_while_channels_are_given_up() -> None:
+    limits = Limits(channels_max=32, calm_batches=1, cooldown_batches=0)
+    wants = Wants(16)
+    settings = Settings(
+        scale=wants, limits=limits, executors=4, host_channels=1, reshape_every_batches=4
+    )
+    controller = Controller(settings)
+    table = RoutingTable.initial(SLOTS, 16)
+    for batch in range(1, 8):
+        wants.channels = 16 if batch < 4 else 4  # far fewer than a split would leave ranges
+        table = controller.step(sample(batch, table, hot(0, 4000.0))).tables.get("o", table)
+    assert table.channels == 4
+
+
+def test_executors_at_rest_do_not_trade_channels_for_chance() -> None:
+    chance = np.random.default_rng(5)
+    prices = Prices(least_batch_s=0.05)
+    controller = Controller(Settings(scale=Off(), executors=3, prices=prices))
+    table = RoutingTable.initial(SLOTS, 8)
+    moved = []
+    for batch in range(100):
+        cycle = controller.step(sample(batch, table, chance.poisson(0.6, SLOTS).astype(float)))
+        if "o" in cycle.tables:
+            table = cycle.tables["o"]
+            moved.append(batch)
+    assert moved == [0]  # when its slots came home
+
+
 def test_executors_outlive_what_others_do_to_the_channels_and_a_restart() -> None:
     settings = Settings(scale=Off(), executors=4, host_channels=8, reshape_every_batches=2)
     controller = Controller(settings)

@@ -81,6 +81,13 @@ def test_a_target_nobody_can_meet_does_not_take_everything() -> None:
     assert "as near as it gets" in wishes["a"].reason
 
 
+def test_channels_are_not_taken_for_time_that_they_have_no_part_in() -> None:
+    # Half of an interval of 3 s is waiting, whatever there is to do, and there is next to nothing.
+    idle = flow(operator("a", 7, 1000), interval_s=3.0)
+    wishes, _ = Model(target_s=1.0).scale(idle, Limits(channels_max=8), {})
+    assert wishes["a"].channels == 1
+
+
 def test_whatever_the_target_a_batch_fits_its_interval() -> None:
     chain = flow(operator("a", 1000, 250), operator("b", 1000, 500), interval_s=1.0)
     wishes, _ = Model(target_s=60.0).scale(chain, LIMITS, {})

@@ -83,6 +83,13 @@ def test_a_log_is_replayed_with_another_policy(
     assert isinstance(after, dict)
     assert after["latency_s"] < 0.6 * before["latency_s"]
     assert after["plans"] > 0
+    # A checkpoint has its log where a query leaves it.
+    (log.parent / "query/braided").mkdir(parents=True)
+    log.rename(log.parent / "query/braided/events.jsonl")
+    again = printed(
+        capsys, "replay", str(log.parent / "query"), "--policy", "ds2", "--policy", "elasticutor"
+    )
+    assert again["recorded"] == before
 
 
 def test_a_replay_of_the_same_policies_comes_near_to_what_was(log: Path) -> None:

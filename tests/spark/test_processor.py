@@ -25,7 +25,7 @@ from braided.errors import (
 )
 from braided.import_state import import_state
 from restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
-from spark_processors import Brief, PerKind, Remembering, Sessions, Totals
+from spark_processors import Brief, PerKind, Ratio, Remembering, Sessions, Totals
 from stream_harness import Lab, manifests_of, wait_until
 
 SCHEMA = "k string, v int"
@@ -141,7 +141,7 @@ def test_what_a_processor_keeps_is_shown_as_rows(lab: Lab) -> None:
 def test_two_versions_of_what_a_processor_keeps_are_compared(lab: Lab) -> None:
     feed = lab.feed(SCHEMA)
     for rows in (
-        [("kept", 1), ("grown", 1), ("gone", 1)],
+        [("kept", 1), ("grown", 1), ("gone", 1), ("emptied", 0)],
         [("grown", 2), ("gone", -1), ("new", 3)],
     ):
         feed.add(rows)
@@ -155,8 +155,44 @@ def test_two_versions_of_what_a_processor_keeps_are_compared(lab: Lab) -> None:
         "grown": ("changed", Row([Row(1)], Row(1)), Row([Row(1), Row(2)], Row(2))),
         "gone": ("removed", Row([Row(1)], Row(1)), None),
         "new": ("added", None, Row([Row(3)], Row(3))),
+        # It had nothing but what has expired.
+        "emptied": ("removed", Row([], Row(0)), None),
     }
+    shown = braided.state(lab.checkpoint, lab.spark).select("key.k").collect()
+    assert sorted(row.k for row in shown) == ["grown", "kept", "new"]
     assert braided.stateDiff(lab.checkpoint, lab.spark, 1).count() == 0
+
+
+def test_a_nan_that_nobody_touched_is_no_change(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    for rows in ([("kept", 0), ("new", 1)], [("new", 2)]):
+        feed.add(rows)
+        flow = braided.stream(feed.frame()).groupBy("k")
+        lab.run(flow.transformWithState(Ratio(), SCHEMA, "Update", "None"), slots=1)
+    diff = braided.stateDiff(lab.checkpoint, lab.spark, before=0).collect()
+    assert [(row.key.k, row.change) for row in diff] == [("new", "changed")]
+
+
+def test_a_start_with_nothing_to_do_commits_nothing(lab: Lab) -> None:
+    feed = lab.feed("k string, t timestamp")
+    feed.add([("a", at(1))])
+
+    def run() -> int:
+        rows = braided.stream(feed.frame().withWatermark("t", "5 seconds")).groupBy("k")
+        schema = "k string, n int, t timestamp"
+        lab.run(rows.transformWithStateInPandas(Sessions(), schema, "Append", "EventTime"))
+        return len(manifests_of(lab.checkpoint))
+
+    first = run()
+    assert [run(), run()] == [first, first]
+
+
+def test_initial_state_has_columns_by_any_name(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    feed.add([("a", 1)])
+    initial = lab.spark.createDataFrame([(5, "a", 1)], "v int, K string, `a.b c` int")
+    lab.run(totals(feed.frame(), initialState=initial.groupBy("k")))
+    assert lab.rows() == [("a", 2, 6.0)]
 
 
 def at(seconds: int) -> dt.datetime:

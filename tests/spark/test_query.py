@@ -20,7 +20,7 @@ from braided.engine.checkpoint import SparkLog
 from braided.engine.jvm import RENAMED_LOGS, Jvm
 from braided.engine.launch import _renamed_logs
 from braided.engine.tick import Bell, with_tick
-from braided.errors import FencedError, UnsupportedError
+from braided.errors import FencedError, QueryStoppedError, UnsupportedError
 from stream_harness import Lab, wait_until
 from stream_operators import SCHEMA, BatchTotals, Totals
 
@@ -205,6 +205,9 @@ def test_commands_take_effect_without_input_one_after_the_other(lab: Lab) -> Non
         query.rebalance()
         query.processAllAvailable()
         assert query.routing()["Totals"].channels == 4
+    for change in (lambda: query.rescale(5), query.rebalance):
+        with pytest.raises(QueryStoppedError, match="the query has stopped"):
+            change()
     assert lab.state(flow) == {
         (k,): {"count": 4, "total": sum(v for key, _, v, _ in ROWS if key == k)} for k in "abcdef"
     }

@@ -22,6 +22,7 @@ Fields annotated with `Param` are not state but settings of the class: see `para
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -64,6 +65,7 @@ class OperatorMeta(type):
         fields = _inherited(bases)
         fields.update(_own_fields(name, space, hints, fields))
         kept = {key: value for key, value in space.items() if key not in fields}
+        _refuse_shared(name, kept, params)
         kept["__slots__"] = ()
         cls = super().__new__(mcs, name, bases, kept)
         cls._fields = tuple(fields.values())
@@ -325,6 +327,22 @@ def _own_fields(
     for attribute, field in inherited.items():
         if attribute in space and attribute not in hints:  # a new default, without the type
             yield attribute, _field(attribute, field.type, space[attribute], field.earlier)
+
+
+def _refuse_shared(name: str, space: dict[str, Any], params: dict[str, Any]) -> None:
+    """State that was not annotated: what can be changed in place would be every key's."""
+    annotated = space.get("__annotations__", {})
+    for attribute, value in space.items():
+        shared = isinstance(value, list | dict | set | bytearray | deque)
+        if not shared or attribute.startswith("__"):
+            continue
+        if attribute not in annotated and attribute not in params:
+            kind = type(value).__name__
+            raise OperatorDefinitionError(
+                f"{name}.{attribute} is a {kind} that all keys of a worker would share. If it is "
+                f"state, annotate it: `{attribute}: {kind}[...] = ...`; if it is a constant, "
+                "annotate it with ClassVar or make it a tuple"
+            )
 
 
 def _field(name: str, hint: Any, default: Any, earlier: tuple[str, ...] = ()) -> Field:

@@ -317,10 +317,16 @@ def _initial_rows(method: str, initial: GroupedData | None, key: StructType) -> 
             f"{', '.join(given)}, the stream by {', '.join(key.names)} of type "
             f"{', '.join(wanted)}: they must be of the same types"
         )
-    missing = [name for name in names if name not in df.columns]
-    if missing:
-        raise UnsupportedError(
-            f"{method}: initialState is grouped by {missing[0]!r}, which is an expression; make it "
-            "a column of the DataFrame first, with withColumn"
-        )
-    return InitialRows(df, tuple(names))
+    return InitialRows(df, tuple(_column_named(method, df, name) for name in names))
+
+
+def _column_named(method: str, df: DataFrame, name: str) -> str:
+    """The column that a name means, as Spark understands it."""
+    exact = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+    for column in df.columns:
+        if column == name or (not exact and column.lower() == name.lower()):
+            return column
+    raise UnsupportedError(
+        f"{method}: initialState is grouped by {name!r}, which is an expression; make it "
+        "a column of the DataFrame first, with withColumn"
+    )

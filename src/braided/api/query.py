@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from braided.control.table import RoutingTable
 from braided.engine.batch import Engine
+from braided.errors import QueryStoppedError
 
 __all__ = ["ElasticQuery"]
 
@@ -131,13 +132,22 @@ class ElasticQuery:
         """Runs an operator (all of them, if none is named) on that many channels, from
         the next batch on.
         """
+        self._need_active("rescale")
         self._engine.commands.check_rescale(channels, operator)
         self._engine.warm(channels)
         self._engine.commands.rescale(channels, operator)
 
     def rebalance(self, operator: str | None = None) -> None:
         """Moves slots from busy channels to idle ones, by measured time, from the next batch on."""
+        self._need_active("rebalance")
         self._engine.commands.rebalance(operator)
+
+    def _need_active(self, what: str) -> None:
+        if not self.isActive:
+            raise QueryStoppedError(
+                f"{what}: the query has stopped, so no batch would follow it. Start it again; it "
+                "goes on with the channels that it had"
+            )
 
     def routing(self) -> dict[str, RoutingTable]:
         """The routing table in effect, by operator."""

@@ -29,6 +29,8 @@ class Elasticutor:
     """
 
     theta: float = THETA
+    keeps_ranges = True
+    """Whether slots stay on the channels of their executor, as `operator.layout` has them."""
 
     @property
     def goal(self) -> float:

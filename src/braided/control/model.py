@@ -55,7 +55,9 @@ class Model:
         if flow.interval_s > 0:
             # Whatever the target: batches that take longer than their interval pile up.
             allowed_s = min(allowed_s, _FULL * flow.interval_s - flow.overhead_s)
-        target_s = max(allowed_s, _NEAR * best_s) / fit
+        # Near by the whole latency: what channels have no part in is no reason to take more.
+        near_s = best_s + (_NEAR - 1) * (fixed_s + best_s)
+        target_s = max(allowed_s, near_s) / fit
         found = allocate(list(stations.values()), target_s, available)
         expected_s = fixed_s + fit * found.time_s
         wishes = {

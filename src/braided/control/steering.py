@@ -59,8 +59,10 @@ class Steering:
         self._said = ""  # the last reason for holding back that was spoken of
         layout = kept.get("layout")
         self.layout: Layout | None = None
+        self._made_for = 0  # as many executors as there could be when the layout was made
         if layout and kept.get("executors") == settings.executors:
             self.layout = Layout(tuple(layout[0]), tuple(tuple(own) for own in layout[1]))
+            self._made_for = int(kept.get("made_for", 0))
 
     def memory(self) -> dict[str, Any]:
         """What a restart needs, in JSON's own types."""
@@ -69,6 +71,7 @@ class Steering:
             "scaled_at": self._scaled_at,
             "held": msgspec.to_builtins(self._held),
             "executors": self.settings.executors,
+            "made_for": self._made_for,
             "layout": layout and [list(layout.bounds), [list(own) for own in layout.channels]],
         }
 
@@ -79,8 +82,13 @@ class Steering:
         wanted = min(self.settings.executors, table.channels, table.slots.size)
         if wanted < 2:
             self.layout = None
-        elif self.layout is None or len(self.layout.channels) > table.channels:
+        elif (
+            self.layout is None
+            or len(self.layout.channels) > table.channels
+            or wanted > self._made_for
+        ):
             self.layout = Layout.even(table.slots.size, wanted, table.channels)
+            self._made_for = wanted
         elif self.layout.total != table.channels:
             self.layout = self.layout.over(table.channels)
         return self.layout
@@ -136,20 +144,23 @@ class Steering:
         if table is operator.table:
             self.layout = layout
             return None, decided
-        # A wish for channels has been weighed by its policy, and executors need their own slots;
-        # all other moves have to pay.
+        # A wish for channels has been weighed by its policy, executors that were split or merged
+        # need their own slots, and what others put elsewhere comes home; all other moves have to
+        # pay, also those of channels from one executor to another.
         must = (
             scales
+            or bool(reshapes)
             or not getattr(self.settings.balance, "weighed", True)
-            or (layout is not None and not layout.is_home(operator.table.slots).all())
+            or not _is_home(operator.layout, operator.table)
         )
+        kept = layout if _is_home(layout, operator.table) else operator.layout
         if scales:
             reason = decided[0]
         else:
             reason = self._rebalanced(batch, operator, table)
             decided.append(reason)
             if reason.held and not must:
-                self.layout = layout
+                self.layout = kept
                 return None, self._unless_said(decided, reason.held)
             if reason.held:
                 reason = msgspec.structs.replace(reason, held="")
@@ -176,7 +187,7 @@ class Steering:
         if dropped:
             is_new = self._dropped_at is None or batch >= self._dropped_at + _SAY_AGAIN
             self._dropped_at = batch if is_new else self._dropped_at
-            self.layout = layout
+            self.layout = kept
             return None, [*decided, planned] if is_new else []
         self._requested, self._promise, self.layout = table, promise, layout
         self._dropped_at = None
@@ -251,7 +262,8 @@ class Steering:
         if layout is None or channels < len(layout.channels):
             return policy.balance(replace(operator, layout=None), channels), None, []
         reasons: list[str] = []
-        if batch and batch % self.settings.reshape_every_batches == 0:
+        is_due = batch and batch % self.settings.reshape_every_batches == 0
+        if is_due and channels == operator.channels:
             layout, reasons = reshaped(layout, operator.load, self.settings.host_channels)
         decided = [self._decided(batch, operator, "reshape", reason) for reason in reasons]
         loads = layout.loads(operator.load)
@@ -301,3 +313,10 @@ class Steering:
             return []
         self._said = held
         return decided
+
+
+def _is_home(layout: Layout | None, table: RoutingTable) -> bool:
+    """Whether every slot of a table is on a channel of its executor."""
+    return layout is None or (
+        layout.total == table.channels and bool(layout.is_home(table.slots).all())
+    )

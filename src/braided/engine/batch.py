@@ -159,9 +159,11 @@ class Engine:
             identity = f"{self._flow_id}/{name}"
             sink.open(Sitting(self._spark, self._files, self.view.batch, identity))
         self._configured = False
+        setting = self._spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", "true")
+        self._empty_batches = str(setting).lower() == "true"
         self._published: tuple[Prepared, ...] = ()
         # A stop may have come between a batch and the one that its watermark asked for.
-        self._ring(had_input=not started.fresh)
+        self._ring(had_input=not started.fresh and self._log.had_input(self.view.batch))
 
     def _at_start(self) -> dict[str, Any]:
         """The section of a progress that comes before any batch."""
@@ -523,7 +525,9 @@ class Engine:
 
     def _ring(self, had_input: bool) -> None:
         """Asks for a batch without input if there is something to do."""
-        now, due_ms = next_alarm(self.flow, self.view, self._late_watermark_ms, had_input)
+        now, due_ms = next_alarm(
+            self.flow, self.view, self._late_watermark_ms, had_input, self._empty_batches
+        )
         starts = (s.initial is not None or s.name in self._imports for s in self._new_steps())
         if now or self.view.carry or any(starts):
             self.bell.ring()

@@ -51,17 +51,22 @@ class Alarm(NamedTuple):
     due_ms: int | None
 
 
-def next_alarm(flow: Flow, view: View, watermark_ms: int, had_input: bool) -> Alarm:
-    """What the timers of a view ask for; `had_input` is whether its batch had rows."""
+def next_alarm(
+    flow: Flow, view: View, watermark_ms: int, had_input: bool, empty_batches: bool
+) -> Alarm:
+    """What the timers of a view ask for; `had_input` is whether its batch had rows, and
+    `empty_batches` whether there are batches for the sake of the watermark alone.
+    """
     now, due_ms = False, None
     for step in flow.steps:
         known = view.operators.get(step.name)
-        if had_input and _minds_watermark(step):
+        waits = known is not None and bool(known.due) and step.fires
+        if had_input and _minds_watermark(step) and (waits or empty_batches):
             # Rows may have moved the watermark, also such as never came here, and only the next
             # batch knows. As in Spark it comes also if no timer waits for it: from then on rows
             # behind the watermark are late, whenever they arrive.
             now = True
-        if known is None or not known.due or not step.fires:
+        if known is None or not waits:
             continue
         first = min(known.due.values())
         if step.time_mode != "EventTime":

@@ -157,8 +157,9 @@ def _changed(
         if found[0] == found[1]:
             continue
         old, new = (None if each is None else kept.record(each) for each in found)
-        # Records of two versions of the fields may say the same in different bytes.
-        if old != new:
+        # Records of two versions of the fields may say the same in different bytes; and a NaN is
+        # not equal to itself.
+        if old != new and repr(old) != repr(new):
             yield key, old, new
 
 

@@ -132,7 +132,9 @@ class _Variables:
         now_ms = versions.batch_time_ms(batch)
         contents = ProcessorContents(versions.files, self._operator, view, self._history, now_ms)
         for each in contents.read(found):
-            found[each.slot][each.key] = Record(each.values, each.timers)
+            # A key of which everything has expired is there until somebody sweeps its slot.
+            if each.timers or any(value for value in each.values):
+                found[each.slot][each.key] = Record(each.values, each.timers)
         return found
 
     def record(self, found: Any) -> Record:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -153,6 +154,8 @@ class _About:
 
 
 def _about(spark: SparkSession, native: str, operator: int) -> _About:
+    if "://" not in native and not Path(native).is_dir():
+        raise StateNotFoundError(f"there is no checkpoint at {native}")
     try:
         rows = spark.read.format("state-metadata").load(native).collect()
     except PySparkException as error:
@@ -166,6 +169,7 @@ def _about(spark: SparkSession, native: str, operator: int) -> _About:
             time_mode = "None" if told["timeMode"] == "NoTime" else told["timeMode"]
             return _About(native, operator, row.maxBatchId, time_mode, variables)
     known = ", ".join(sorted({f"{row.operatorId}: {row.operatorName}" for row in rows}))
+    known = known or "no state at all: is it the checkpointLocation of a native query?"
     raise UnsupportedError(
         f"{native} has no transformWithState as operator {operator}; it has {known}"
     )

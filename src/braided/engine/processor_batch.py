@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from braided.engine.failure import to_text
 from braided.engine.flow import ProcessorStep
-from braided.engine.processor_initial import handle_initial, placed_initial
+from braided.engine.processor_initial import handle_initial, placed_initial, unnamed
 from braided.engine.processor_program import ProcessorProgram
 from braided.engine.processor_run import ProcessorRun
 from braided.engine.processor_stage import program_of
@@ -48,7 +48,7 @@ def process_batch(df: DataFrame, step: ProcessorStep) -> DataFrame:
     routed = rows.repartitionById(tasks, F.expr(f"int(shiftright({PLACE}, {PLACE_SHIFT}))"))
     program = pack(program_of(step), step.broadcasts)
     task = _BatchTask(program, first, step.state, step.time_mode, int(time.time() * 1000))
-    return routed.sortWithinPartitions(*order).mapInArrow(task, step.output)
+    return unnamed(routed.sortWithinPartitions(*order)).mapInArrow(task, step.output)
 
 
 def _after(initial: DataFrame, rows: DataFrame) -> DataFrame:

@@ -34,7 +34,7 @@ from braided.errors import BraidedError
 from braided.state.manifest import OperatorMeta
 from braided.state.slot import SlotState, empty_slot
 
-__all__ = ["handle_initial", "placed_initial", "write_first_state"]
+__all__ = ["handle_initial", "placed_initial", "unnamed", "write_first_state"]
 
 
 def write_first_state(
@@ -50,7 +50,7 @@ def write_first_state(
     )
     write = _Writer(program, meta.history, root, batch, times)
     try:
-        return imported(placed.mapInArrow(write, RUN_SCHEMA).collect())
+        return imported(unnamed(placed).mapInArrow(write, RUN_SCHEMA).collect())
     except PySparkException as error:
         raise from_worker(error) or error from None
 
@@ -69,6 +69,11 @@ def placed_initial(
     )
     placed = df.selectExpr(*map(quoted, df.columns), place)
     return placed, pack(program, step.broadcasts)
+
+
+def unnamed(df: DataFrame) -> DataFrame:
+    """The same columns without names that `mapInArrow` would stumble over; tasks count them."""
+    return df.toDF(*(f"c{i}" for i in range(len(df.columns))))
 
 
 def handle_initial(

@@ -43,8 +43,11 @@ def replay_command(
 ) -> int:
     """Replays an event log with other policies and shows both."""
     scale, balance = _policies(policies)
+    path = Path(log)
+    if path.is_dir():  # a query's checkpointLocation
+        path = path / "braided" / "events.jsonl"
     try:
-        with open(log, "rb") as lines:
+        with open(path, "rb") as lines:
             recording = recorded(read(lines))
     except (OSError, EventLogError) as error:
         raise CommandError(f"the event log {log} can't be replayed: {error}") from None
