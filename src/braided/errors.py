@@ -17,6 +17,7 @@ BraidedError
     ├── OperatorError              user code raised
     ├── OutputSchemaError          a row does not fit the declared output schema
     ├── StateValueError            a value does not fit its state field's type
+    ├── WorkerLostError            a worker process died, each time it was tried
     ├── ChannelMissingError        Spark finished without every channel reporting
     └── NondeterministicBatchError two attempts of one channel disagree
 """
@@ -43,6 +44,7 @@ __all__ = [
     "StateNotFoundError",
     "StateValueError",
     "UnsupportedError",
+    "WorkerLostError",
 ]
 
 
@@ -112,6 +114,10 @@ class OutputSchemaError(BatchError, TypeError):
 
 class StateValueError(BatchError, TypeError):
     """A value put into a state field does not fit the field's type."""
+
+
+class WorkerLostError(BatchError):
+    """A worker process died, each time the batch was tried."""
 
 
 class ChannelMissingError(BatchError):

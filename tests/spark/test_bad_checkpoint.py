@@ -245,6 +245,19 @@ def test_sparks_own_record_deleted_does_not_fit_the_manifests(story: Story) -> N
     story.check()
 
 
+def test_sparks_offsets_deleted_do_not_fit_the_manifests(story: Story) -> None:
+    offsets = story.lab.checkpoint / "offsets"
+    taken = [Taken(path) for path in sorted(offsets.iterdir()) if path.is_file()]
+    story.refused(
+        CheckpointMismatchError,
+        "newest manifest is of batch 3, of which Spark's offsets know nothing",
+    )
+    for each in taken:
+        each.restore()
+    story.run()
+    story.check()
+
+
 def test_a_manifest_missing_in_the_middle_is_named(story: Story) -> None:
     # Batch 2 is a full one: 3 builds on it, and the state of now needs nothing of 1 and 0.
     taken = Taken(story.manifest(2))

@@ -31,6 +31,7 @@ from braided.errors import (
     OutputSchemaError,
     StateValueError,
     UnsupportedError,
+    WorkerLostError,
 )
 from stream_harness import Lab, committed_view, last_batch, manifests_of
 
@@ -580,3 +581,25 @@ def test_an_unknown_option_or_a_wrong_value_is_refused_before_anything_is_touche
     for word in words:
         raised.match(word)
     assert not Path(lab.checkpoint).exists()
+
+
+def test_a_worker_that_dies_every_time_fails_the_batch_and_a_repaired_operator_goes_on(
+    lab: Lab,
+) -> None:
+    def flow(deadly: int) -> braided.Stream:
+        class Crashing(Tally):
+            def onRow(self, row: Any) -> Iterator[Any]:
+                if row.v == deadly:
+                    os._exit(3)  # as a crash in native code would
+                yield from super().onRow(row)
+
+        rows = braided.stream(feed.frame()).groupBy("k")
+        return rows.apply(Crashing, "k string, n int, t int").name("tally")
+
+    feed = lab.feed("k string, v int")
+    feed.add([("a", 1), ("b", 2)])
+    error = failure(lab, flow(deadly=2))
+    assert isinstance(error, WorkerLostError)
+    assert "died 3 times in batch 0, which is not committed, with operators tally" in str(error)
+    lab.run(flow(deadly=0))
+    assert sorted(lab.rows()) == [("a", 1, 1), ("b", 1, 2)]

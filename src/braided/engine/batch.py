@@ -56,6 +56,7 @@ from braided.errors import (
     CheckpointMismatchError,
     FencedError,
     NondeterministicBatchError,
+    WorkerLostError,
 )
 from braided.options import Options
 from braided.state.cache import claim, host_directory
@@ -396,8 +397,14 @@ class Engine:
                 log.warning("batch %d runs again: %s", batch, error)
             except Exception as error:
                 lost = is_lost_worker(error) and from_worker(error) is None
-                if attempt == TRIES or not lost or self.gate.stopping:
+                if not lost or self.gate.stopping:
                     raise
+                if attempt == TRIES:
+                    raise WorkerLostError(
+                        f"a worker process died {TRIES} times in batch {batch}, which is not "
+                        f"committed, with operators {', '.join(tables)}: it was out of memory, or "
+                        "crashed in native code. Spark's log has the executor's last words"
+                    ) from error
                 log.warning("batch %d runs again: a worker process was lost", batch)
         return Outcome(
             batch=batch,

@@ -138,6 +138,13 @@ def open_view(manifests: Manifests, log: SparkLog, location: str) -> Started:
             "same batch or "
             "the one after. Files were deleted or restored from different times"
         )
+    planned = log.last_offset()
+    if planned is None or planned < newest:
+        raise CheckpointMismatchError(
+            f"the checkpoint {location} does not fit together: Braided's newest manifest is of "
+            f"batch {newest}, of which Spark's offsets know nothing. Its offsets directory was "
+            "deleted or restored from another time: restore it, or use a new checkpointLocation"
+        )
     view = manifests.view_at(newest)
     return Started(view, view.flow, False)
 
