@@ -104,7 +104,7 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
     # The tool that repartitions a checkpoint needs this format of it.
     conf = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
     with arena("rescale", conf) as place:
-        _warm(place)
+        _warm(place, batches=8 if quick else 60)
         sizes = [
             measure(place, size, progress, native_first=number % 2 == 1)
             for number, size in enumerate(_sizes(quick))
@@ -112,9 +112,11 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
     return {"sizes": sizes, "quick": quick}
 
 
-def _warm(place: Arena) -> None:
-    """A short run that nobody looks at, so that the first one that counts finds a warm JVM."""
-    size = Size(keys=1_000, rows=10_000, before=8, after=8, interval_s=0.1)
+def _warm(place: Arena, batches: int) -> None:
+    """A run that nobody looks at, so that the first one that counts finds a warm JVM: a query that
+    is rescaled has run for a while.
+    """
+    size = Size(keys=1_000, rows=10_000, before=batches, after=batches, interval_s=0.1)
     inputs, first = _inputs(place, size)
     seen = _Observed(place.fresh("out-warm"))
     _braided(place, inputs, size, seen, first + size.before, to=_MORE)
