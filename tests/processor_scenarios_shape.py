@@ -186,6 +186,12 @@ _SUMS = (
 )
 _START_PARTS = tuple(dict.fromkeys(key for key, _ in (*_START, ("no start", 0))))
 _TOTAL_OUT = "k string, what string"
+_WOKEN = process(
+    Woken(),
+    _TOTAL_OUT,
+    time="ProcessingTime",
+    initial=Initial("start long, who string", [(n, k) for k, n in _START], ("who",)),
+)
 
 SCENARIOS = (
     Scenario(
@@ -248,14 +254,7 @@ SCENARIOS = (
         "initial state: other names, timers, a restart",
         "k string, v long",
         _SUMS,
-        (
-            process(
-                Woken(),
-                _TOTAL_OUT,
-                time="ProcessingTime",
-                initial=Initial("start long, who string", [(n, k) for k, n in _START], ("who",)),
-            ),
-        ),
+        (_WOKEN,),
         restarts={1: None},
         conf=STILL,
     ),
@@ -321,14 +320,7 @@ SCENARIOS = (
         "batch: initial state under other names, with timers",
         "k string, v long",
         _SUMS,
-        (
-            process(
-                Woken(),
-                _TOTAL_OUT,
-                time="ProcessingTime",
-                initial=Initial("start long, who string", [(n, k) for k, n in _START], ("who",)),
-            ),
-        ),
+        (_WOKEN,),
         batch=True,
     ),
     Scenario(
