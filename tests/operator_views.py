@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from braided.control.measurement import FlowView, OperatorView
-from braided.control.table import Loads, RoutingTable
+from braided.control.measure.view import FlowView, OperatorView
+from braided.control.routing.table import Loads, RoutingTable
 
 __all__ = ["flow", "view"]
 

@@ -11,21 +11,21 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from braided.control.table import RoutingTable
-from braided.engine.checkpoint import fit
-from braided.engine.commit import Outcome, manifest_of
-from braided.engine.processor_handle import DriverHandle
-from braided.engine.processor_output import PandasSettings
-from braided.engine.processor_program import ProcessorProgram
-from braided.engine.processor_run import ProcessorRun
-from braided.engine.program import PackedProgram
-from braided.engine.route import PLACE_SHIFT
-from braided.engine.spec import BatchSpec, Rehousing, TaskSpec
-from braided.state.files import Files
-from braided.state.keys import KeyCodec
-from braided.state.manifest import OperatorMeta
-from braided.state.manifests import Manifests
-from braided.state.slots import ChannelState, Limits
+from braided.control.routing.table import RoutingTable
+from braided.flow.route import PLACE_SHIFT
+from braided.kinds.operator.program import PackedProgram
+from braided.kinds.processor.handle import DriverHandle
+from braided.kinds.processor.output import PandasSettings
+from braided.kinds.processor.program import ProcessorProgram
+from braided.kinds.processor.run import ProcessorRun
+from braided.query.checkpoint import fit
+from braided.query.commit import Outcome, manifest_of
+from braided.store.durable.files import Files
+from braided.store.history.manifest import OperatorMeta
+from braided.store.history.manifest_log import Manifests
+from braided.store.slots.channel_state import ChannelState, Limits
+from braided.store.slots.keys import KeyCodec
+from braided.tasks.spec import BatchSpec, Rehousing, TaskSpec
 from braided.testing.ddl import parse_schema
 
 __all__ = ["ProcessorFlow"]

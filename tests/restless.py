@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from braided.control.hotkeys import HotKeyRule
-from braided.control.measurement import FlowView, OperatorView
+from braided.control.hot_keys import HotKeyRule
+from braided.control.measure.view import FlowView, OperatorView
 from braided.control.policy import Limits, Memory, Wish
-from braided.control.table import RoutingTable
+from braided.control.routing.table import RoutingTable
 
 __all__ = ["RESTLESS_KEYS", "RestlessBalance", "RestlessScale"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from braided.control.table import Loads, RoutingTable
+from braided.control.routing.table import Loads, RoutingTable
 
 __all__ = ["loads", "tables", "tables_with_load"]
 

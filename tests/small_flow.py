@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from braided.state.files import Files
-from braided.state.manifest import (
+from braided.store.durable.files import Files
+from braided.store.history.manifest import (
     Manifest,
     OperatorMeta,
     OperatorPart,
@@ -15,9 +15,9 @@ from braided.state.manifest import (
     encode_table,
     to_full,
 )
-from braided.state.manifests import Manifests
-from braided.state.slotcache import SlotCache
-from braided.state.slots import ChannelChanges, ChannelState, Limits
+from braided.store.history.manifest_log import Manifests
+from braided.store.slots.cache_port import SlotCache
+from braided.store.slots.channel_state import ChannelChanges, ChannelState, Limits
 
 OPERATOR = "sums"
 

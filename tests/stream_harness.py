@@ -26,15 +26,15 @@ from pyspark.sql.types import StructType
 
 import braided
 from braided import failpoints
-from braided.api.operator import state_codec
 from braided.api.query import ElasticQuery
-from braided.engine.flow import flow_of
-from braided.engine.rows import RowFactory
-from braided.state.files import Files
-from braided.state.keys import KeyCodec, timer_parts, unwrap
-from braided.state.manifest import Manifest, View
-from braided.state.manifests import Manifests
-from braided.state.slots import ChannelState, Limits
+from braided.flow.graph import flow_of
+from braided.operator.definition import state_codec
+from braided.store.durable.files import Files
+from braided.store.history.manifest import Manifest, View
+from braided.store.history.manifest_log import Manifests
+from braided.store.slots.channel_state import ChannelState, Limits
+from braided.store.slots.keys import KeyCodec, timer_parts, unwrap
+from braided.tasks.rows import RowFactory
 
 __all__ = [
     "Feed",

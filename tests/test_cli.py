@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from braided import bench, cli
-from braided.bench import report
+from braided import bench
+from braided.cli import main as cli
+from braided.cli import report
 from braided.errors import FencedError
 
 
@@ -94,9 +95,9 @@ def test_the_demo_gets_its_arguments_and_gives_the_exit_status(
     module: Callable[..., None],
 ) -> None:
     seen: list[list[str]] = []
-    module("braided.demo", main=lambda argv: seen.append(argv))
+    module("braided.cli.demo", main=lambda argv: seen.append(argv))
     assert cli.main(["demo", "--help"]) == 0
-    module("braided.demo", main=lambda argv: 3)
+    module("braided.cli.demo", main=lambda argv: 3)
     assert cli.main(["demo"]) == 3
     assert seen == [["--help"]]
 
@@ -118,7 +119,7 @@ def test_interrupting_is_not_an_error_with_a_traceback(
     def main(argv: list[str]) -> int:
         raise KeyboardInterrupt
 
-    module("braided.demo", main=main)
+    module("braided.cli.demo", main=main)
     assert cli.main(["demo"]) == 130
     assert capsys.readouterr().err == "braided: interrupted\n"
 
@@ -139,7 +140,7 @@ def test_no_command_and_version_are_answered(capsys: pytest.CaptureFixture[str])
 def test_help_does_not_run_a_benchmark_or_import_one() -> None:
     code = (
         "import sys\n"
-        "from braided import bench, cli\n"
+        "from braided import bench\nfrom braided.cli import main as cli\n"
         "try:\n    cli.main(['bench', '--help'])\nexcept SystemExit:\n    pass\n"
         "assert not set(bench.BENCHES.values()) & set(sys.modules), sorted(sys.modules)\n"
     )

@@ -20,7 +20,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 def start(*arguments: str) -> subprocess.Popen[str]:
     ways = [str(SOURCE), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
-        [sys.executable, "-m", "braided.cli", "demo", *arguments],
+        [sys.executable, "-m", "braided.cli.main", "demo", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 
 import braided
-from braided.engine.output import OutputEncoder
-from braided.engine.rowjson import row_json
 from braided.errors import OperatorDefinitionError, OperatorError, OutputSchemaError
+from braided.kinds.operator.row_json import row_json
+from braided.tasks.output import OutputEncoder
 from braided.testing import OperatorHarness
 from braided.testing.ddl import parse_schema
 

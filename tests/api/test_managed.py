@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 
 import braided
-from braided.api.operator import Operator, state_codec
-from braided.engine.runtime import OperatorRuntime
 from braided.errors import OperatorDefinitionError, OutputSchemaError, StateValueError
+from braided.kinds.operator.runtime import OperatorRuntime
+from braided.operator.definition import Operator, state_codec
 from managed_functions import FUNCTIONS, Level, Make
 
 INPUT = Row("id", "kind", "value", "tags")
@@ -775,7 +775,7 @@ def test_a_function_that_returns_one_row_is_told_to_return_a_list() -> None:
 WORKER = """
 import pickle, sys
 from pyspark.sql import Row
-from braided.engine.runtime import OperatorRuntime
+from braided.kinds.operator.runtime import OperatorRuntime
 
 with open(sys.argv[1], "rb") as file:
     operator = pickle.load(file)

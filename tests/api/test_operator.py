@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 from pyspark.sql import Row
 
-from braided.api.operator import Operator, state_codec
-from braided.api.times import as_datetime, as_ms
-from braided.engine.runtime import OperatorRuntime
 from braided.errors import OperatorDefinitionError, OutputSchemaError, StateValueError
+from braided.kinds.operator.runtime import OperatorRuntime
+from braided.operator.definition import Operator, state_codec
+from braided.operator.times import as_datetime, as_ms
 
 
 @dataclass
@@ -464,7 +464,7 @@ def test_a_single_row_returned_is_refused(result: Any) -> None:
 WORKER = """
 import pickle, sys
 from pyspark.sql import Row
-from braided.engine.runtime import OperatorRuntime
+from braided.kinds.operator.runtime import OperatorRuntime
 
 with open(sys.argv[1], "rb") as file:
     for _ in range(2):  # a worker is sent the class again with each batch
@@ -491,7 +491,7 @@ from datetime import date
 from decimal import Decimal
 from typing import ClassVar, NamedTuple
 from pyspark import cloudpickle
-from braided.api.operator import Operator
+from braided.operator.definition import Operator
 
 FACTOR = 10
 

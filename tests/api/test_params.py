@@ -12,9 +12,9 @@ from pyspark import Broadcast, cloudpickle
 from pyspark.sql import Row
 
 import braided
-from braided.api.operator import state_codec
-from braided.engine.runtime import OperatorRuntime
 from braided.errors import OperatorDefinitionError
+from braided.kinds.operator.runtime import OperatorRuntime
+from braided.operator.definition import state_codec
 
 
 class Threshold(braided.Operator):

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from braided.control.hotkeys import HotKeyRule, balance_bound, pin_change
-from braided.control.measurement import KeyLoad, OperatorView
-from braided.control.table import RoutingTable
+from braided.control.hot_keys import HotKeyRule, balance_bound, pin_change
+from braided.control.measure.view import KeyLoad, OperatorView
+from braided.control.routing.table import RoutingTable
 from operator_views import view
 
 RULE = HotKeyRule(cool_batches=2)

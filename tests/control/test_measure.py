@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from braided.control.measure import SlotLoads
+from braided.control.measure.slot_loads import SlotLoads
 
 
 def test_reports_of_one_batch_add_up() -> None:

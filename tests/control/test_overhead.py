@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from braided.control.overhead import Overhead
+from braided.control.measure.overhead import Overhead
+from braided.control.policies.ds2 import Ds2
 from braided.control.policy import Limits
-from braided.control.rates import Ds2
-from braided.control.table import RoutingTable
+from braided.control.routing.table import RoutingTable
 from operator_views import flow, view
 
 

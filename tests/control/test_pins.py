@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braided.control.hotkeys import free_slot
-from braided.control.pins import hash_slot, moved_keys, pinned, unpinned
-from braided.control.table import Pin, RoutingTable
+from braided.control.hot_keys import free_slot
+from braided.control.routing.pins import hash_slot, moved_keys, pinned, unpinned
+from braided.control.routing.table import Pin, RoutingTable
 from operator_views import view
 
 SLOTS = 8

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braided.control.place import Demand, Infeasible, naive_place, place
+from braided.control.routing.placement import Demand, Infeasible, naive_place, place
 
 MB = 1e6
 

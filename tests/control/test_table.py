@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braided.control.table import RoutingTable, moves
+from braided.control.routing.table import RoutingTable, moves
 from routing_tables import tables
 
 

@@ -10,19 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from braided.control.table import RoutingTable
-from braided.engine.aggregate_program import AggregateProgram
-from braided.engine.aggregate_task import AggregateRun, AggregateSpec
-from braided.engine.commit import Outcome, manifest_of
-from braided.engine.route import PLACE_SHIFT
-from braided.engine.spec import BatchSpec
+from braided.control.routing.table import RoutingTable
 from braided.errors import OperatorError
-from braided.state.columns import COLUMNS
-from braided.state.files import Files
-from braided.state.manifest import OperatorMeta
-from braided.state.manifests import Manifests
-from braided.state.merge import Part
-from braided.state.slots import Limits
+from braided.flow.route import PLACE_SHIFT
+from braided.kinds.aggregate.program import AggregateProgram
+from braided.kinds.aggregate.run import AggregateRun, AggregateSpec
+from braided.query.commit import Outcome, manifest_of
+from braided.store.aggregates.columns import COLUMNS
+from braided.store.aggregates.merge import Part
+from braided.store.durable.files import Files
+from braided.store.history.manifest import OperatorMeta
+from braided.store.history.manifest_log import Manifests
+from braided.store.slots.channel_state import Limits
+from braided.tasks.spec import BatchSpec
 
 SLOTS = 4
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from braided.engine.checkpoint import fit
 from braided.errors import CheckpointMismatchError
-from braided.state.codec import Field, StateCodec
-from braided.state.manifest import OperatorMeta, OperatorView, View
+from braided.query.checkpoint import fit
+from braided.store.history.manifest import OperatorMeta, OperatorView, View
+from braided.store.records.codec import Field, StateCodec
 
 CODEC = StateCodec("Totals", [Field("total", int, 0)])
 META = OperatorMeta(

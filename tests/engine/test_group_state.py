@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from braided.engine.group_state import GroupStateProcessor
 from braided.errors import OperatorError
+from braided.kinds.processor.group_state import GroupStateProcessor
 from braided.testing.ddl import parse_schema
 from processor_flow import ProcessorFlow
 

@@ -18,11 +18,11 @@ from pyspark.sql.streaming.stateful_processor import (
     ValueState,
 )
 
-from braided.engine.output import OutputEncoder
-from braided.engine.processor_contents import ProcessorContents, variables_type
-from braided.engine.processor_handle import DriverHandle
 from braided.errors import CheckpointMismatchError, OperatorError, OutputSchemaError
-from braided.state.files import Files
+from braided.kinds.processor.contents import ProcessorContents, variables_type
+from braided.kinds.processor.handle import DriverHandle
+from braided.store.durable.files import Files
+from braided.tasks.output import OutputEncoder
 from processor_flow import ProcessorFlow
 
 OUT = "k string, n long, said string"

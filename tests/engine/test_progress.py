@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from braided.engine.progress import ProgressLog
+from braided.query.progress import ProgressLog
 
 
 def content(batch: int, channels: int) -> dict[str, Any]:

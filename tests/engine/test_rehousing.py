@@ -10,13 +10,13 @@ import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 import braided
-from braided.engine.program import Program
-from braided.engine.route import PLACE_SHIFT
-from braided.engine.spec import BatchSpec, Rehousing, TaskSpec
-from braided.engine.task import ChannelRun
-from braided.state.manifest import OperatorMeta
-from braided.state.runs import RunFile
-from braided.state.slots import Limits
+from braided.flow.route import PLACE_SHIFT
+from braided.kinds.operator.program import Program
+from braided.kinds.operator.run import ChannelRun
+from braided.store.history.manifest import OperatorMeta
+from braided.store.history.runs import RunFile
+from braided.store.slots.channel_state import Limits
+from braided.tasks.spec import BatchSpec, Rehousing, TaskSpec
 
 DONOR, TAKER = 3, 5
 ROW = StructType([StructField("k", IntegerType())])

@@ -43,9 +43,9 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from braided.engine.output import OutputEncoder
-from braided.engine.rows import RowFactory
 from braided.errors import OutputSchemaError, UnsupportedError
+from braided.tasks.output import OutputEncoder
+from braided.tasks.rows import RowFactory
 
 
 @pytest.fixture(params=["UTC", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"])

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 
-from braided.engine.state_values import key_codec, value_codec
+from braided.kinds.processor.state_values import key_codec, value_codec
 from braided.testing.ddl import parse_schema
 
 NAMED = parse_schema("name string")

@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braided.control.events import Failed, read
-from braided.control.rates import Ds2, Off
-from braided.control.table import Pin, RoutingTable
-from braided.engine.arriving import known_bytes
-from braided.engine.checkpoint import SparkLog
-from braided.engine.commands import Commands
-from braided.engine.eventlog import EventLog
-from braided.engine.heavy import HeavyKeys
-from braided.engine.policies import policies_of
-from braided.engine.sampling import waiting_rows
-from braided.engine.tick import Bell
+from braided.control.policies.ds2 import Ds2, Off
+from braided.control.routing.table import Pin, RoutingTable
 from braided.options import Options
+from braided.query.checkpoint import SparkLog
+from braided.query.commands import Commands
+from braided.spark.tick import Bell
+from braided.steering.arriving import known_bytes
+from braided.steering.event_log import EventLog
+from braided.steering.policies import policies_of
+from braided.steering.sampling import waiting_rows
+from braided.tasks.heavy_keys import HeavyKeys
 
 TABLE = RoutingTable.initial(8, 2)
 

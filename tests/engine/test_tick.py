@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from braided.engine.tick import Bell
+from braided.spark.tick import Bell
 
 WAIT_S = 30.0
 
@@ -85,7 +85,7 @@ def test_a_timer_at_the_end_of_time_is_waited_for(monkeypatch: pytest.MonkeyPatc
         look(self, due_ms)
         looked.set()
 
-    monkeypatch.setattr("braided.engine.tick._LOOK_S", 0.01)
+    monkeypatch.setattr("braided.spark.tick._LOOK_S", 0.01)
     monkeypatch.setattr(Bell, "_look", looks)
     bell, source = hung()
     bell.set_due(2**63 - 1)

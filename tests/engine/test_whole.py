@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import braided
-from braided.engine.program import Program
-from braided.engine.reports import ChannelReport
-from braided.engine.route import PLACE_SHIFT
-from braided.engine.spec import BatchSpec, TaskSpec
-from braided.engine.task import CALL_ROWS, ChannelRun
-from braided.engine.whole import WholeKeysRun
 from braided.errors import BraidedError
-from braided.state.manifest import OperatorMeta
-from braided.state.runs import RunFile
-from braided.state.slots import Limits
+from braided.flow.route import PLACE_SHIFT
+from braided.kinds.operator.program import Program
+from braided.kinds.operator.run import CALL_ROWS, ChannelRun
+from braided.kinds.operator.whole_keys import WholeKeysRun
+from braided.store.history.manifest import OperatorMeta
+from braided.store.history.runs import RunFile
+from braided.store.slots.channel_state import Limits
+from braided.tasks.reports import ChannelReport
+from braided.tasks.spec import BatchSpec, TaskSpec
 
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])
 OUTPUT = StructType([StructField("k", StringType()), StructField("n", LongType())])

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from braided import cli
-from braided.control.balancers import Static
+from braided.cli import main as cli
 from braided.control.events import encode, read
+from braided.control.policies.balancers import Static
+from braided.control.policies.ds2 import Off
 from braided.control.policy import Limits
-from braided.control.rates import Off
 from braided.control.settings import Settings
 from braided.sim import SCENARIOS
 from braided.sim.arrivals import Spike
@@ -141,7 +141,7 @@ def test_an_unknown_scenario_is_answered_with_the_known_ones(
 def test_simulating_does_not_import_spark() -> None:
     code = (
         "import sys\n"
-        "from braided.sim import commands\n"
+        "from braided.cli.main import simulate as commands\n"
         "assert 'pyspark' not in sys.modules and 'py4j' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

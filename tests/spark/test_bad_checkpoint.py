@@ -28,10 +28,10 @@ from braided.errors import (
     CheckpointWriteError,
     FencedError,
 )
-from braided.state.files import Files
-from braided.state.lease import Lease
-from braided.state.manifest import FORMAT
-from braided.state.runs import LOG_SUFFIX, SNAP_SUFFIX, batch_of, digest_of
+from braided.store.durable.files import Files
+from braided.store.durable.lease import Lease
+from braided.store.history.manifest import FORMAT
+from braided.store.history.runs import LOG_SUFFIX, SNAP_SUFFIX, batch_of, digest_of
 from stream_harness import Feed, Lab, committed_view, last_batch, manifests_of
 
 pytestmark = pytest.mark.spark
@@ -472,7 +472,8 @@ def test_a_checkpoint_that_another_process_holds_is_free_when_that_is_killed(lab
     story = Story(lab)
     story.arrive()
     hold = (
-        "import sys; from braided.state.files import Files; from braided.state.lease import Lease; "
+        "import sys; from braided.store.durable.files import Files; "
+        "from braided.store.durable.lease import Lease; "
         "lease = Lease.acquire(Files(sys.argv[1]), 'a query elsewhere'); "
         "print('held', flush=True); sys.stdin.read()"
     )

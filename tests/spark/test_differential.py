@@ -22,9 +22,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import braided
-from braided.api.operator import state_codec
-from braided.engine import policies
-from braided.engine.flow import flow_of
+from braided.flow.graph import flow_of
+from braided.operator.definition import state_codec
+from braided.steering import policies
 from restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
 from stream_harness import Feed, Lab, manifests_of, rows_by_batch, timers_of
 from stream_operators import FAMILY, SCHEMA, Oracle, Row, Tagged

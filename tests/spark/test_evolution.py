@@ -12,9 +12,9 @@ import pytest
 
 import braided
 from braided.errors import CheckpointMismatchError
-from braided.state.files import Files
-from braided.state.keys import KeyCodec
-from braided.state.slots import ChannelState, Limits
+from braided.store.durable.files import Files
+from braided.store.slots.channel_state import ChannelState, Limits
+from braided.store.slots.keys import KeyCodec
 from stream_harness import Feed, Lab, committed_view, manifests_of, timers_of
 
 SCHEMA = "k string, v int"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from braided.state import cache as cache_module
-from braided.state.cache import ENVIRONMENTS, HANDLES_KEPT, Cache, host_directory
-from braided.state.slotcache import EMPTY, Tag, Update, address_of
+from braided.store.slots import lmdb_cache as cache_module
+from braided.store.slots.cache_port import EMPTY, Tag, Update, address_of
+from braided.store.slots.lmdb_cache import ENVIRONMENTS, HANDLES_KEPT, Cache, host_directory
 from small_flow import SmallFlow
 
 MAP = 1 << 28

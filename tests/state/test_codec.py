@@ -26,7 +26,7 @@ from braided.errors import (
     OperatorDefinitionError,
     StateValueError,
 )
-from braided.state.codec import Field, StateCodec
+from braided.store.records.codec import Field, StateCodec
 
 
 class Side(enum.Enum):

@@ -20,8 +20,8 @@ from braided.errors import (
     OperatorError,
     StateValueError,
 )
-from braided.state.codec import Field, StateCodec
-from braided.state.oldrecords import evolve
+from braided.store.records.codec import Field, StateCodec
+from braided.store.records.old_records import evolve
 
 History = tuple[str, ...]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from braided.errors import CheckpointWriteError, UnsupportedError
-from braided.state.files import Files
+from braided.store.durable.files import Files
 
 
 def test_a_file_written_is_read_back_and_listed(tmp_path: Path) -> None:

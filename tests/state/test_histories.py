@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from braided.state import cache as cache_module
-from braided.state import manifests as manifests_module
-from braided.state import opening
-from braided.state.cache import Cache
-from braided.state.slotcache import MemoryCache, SlotCache, Tag
-from braided.state.slots import ChannelState, Limits
+from braided.store.history import manifest_log as manifests_module
+from braided.store.slots import catch_up as opening
+from braided.store.slots import lmdb_cache as cache_module
+from braided.store.slots.cache_port import MemoryCache, SlotCache, Tag
+from braided.store.slots.channel_state import ChannelState, Limits
+from braided.store.slots.lmdb_cache import Cache
 from small_flow import OPERATOR, SmallFlow, applied, timer, write
 
 SLOTS = 4

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from braided.errors import UnsupportedError
-from braided.state.keys import (
+from braided.store.slots.keys import (
     SUFFIX_BYTES_MAX,
     KeyCodec,
     record_key,

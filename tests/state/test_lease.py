@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from braided.errors import CheckpointWriteError, FencedError, UnsupportedError
-from braided.state.files import Files
-from braided.state.lease import Lease
+from braided.store.durable.files import Files
+from braided.store.durable.lease import Lease
 
 HOLD = """
 import sys
-from braided.state.files import Files
-from braided.state.lease import Lease
+from braided.store.durable.files import Files
+from braided.store.durable.lease import Lease
 lease = Lease.acquire(Files(sys.argv[1]), "query trades")
 print("held", flush=True)
 sys.stdin.read()
@@ -28,8 +28,8 @@ sys.stdin.read()
 
 HOLD_AND_FORK = """
 import os, sys
-from braided.state.files import Files
-from braided.state.lease import Lease
+from braided.store.durable.files import Files
+from braided.store.durable.lease import Lease
 lease = Lease.acquire(Files(sys.argv[1]), "query trades")
 if os.fork() == 0:
     print("held", flush=True)

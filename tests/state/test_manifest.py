@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braided.errors import CheckpointCorruptError
-from braided.state.manifest import (
+from braided.store.history.manifest import (
     CarryFile,
     DeadFile,
     Manifest,
@@ -22,7 +22,7 @@ from braided.state.manifest import (
     problems,
     to_full,
 )
-from braided.state.runs import RunFile, bitmap_of
+from braided.store.history.runs import RunFile, bitmap_of
 
 SLOTS = 5
 META = OperatorMeta(ordinal=0, slots=SLOTS, key="", state="", codec="1")
@@ -212,7 +212,7 @@ def test_a_table_is_read_back(channels: list[int]) -> None:
 
 
 def test_the_routing_table_of_the_controller_is_the_same_text() -> None:
-    from braided.control.table import RoutingTable
+    from braided.control.routing.table import RoutingTable
 
     table = RoutingTable(3, 4, np.array([0, 3, 1, 2, 0]))
     assert encode_table(table.slots) == table.encode()

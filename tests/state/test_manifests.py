@@ -15,9 +15,9 @@ from braided.errors import (
     CheckpointVersionError,
     FencedError,
 )
-from braided.state import manifests as module
-from braided.state.manifest import FORMAT, View, to_full
-from braided.state.manifests import Manifests
+from braided.store.history import manifest_log as module
+from braided.store.history.manifest import FORMAT, View, to_full
+from braided.store.history.manifest_log import Manifests
 from small_flow import OPERATOR, SmallFlow
 
 

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braided.errors import UnsupportedError
-from braided.state.columns import RecordCodec, field_of
-from braided.state.merge import Merger, Part, SumOverflow
+from braided.store.aggregates.columns import RecordCodec, field_of
+from braided.store.aggregates.merge import Merger, Part, SumOverflow
 
 Batches = list[list[Any]]
 

@@ -8,10 +8,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braided.state.moving import move_key
-from braided.state.openkey import OpenKey
-from braided.state.slot import SlotState, empty_slot
-from braided.state.variables import (
+from braided.store.slots.slot import SlotState, empty_slot
+from braided.store.variables.moving import move_key
+from braided.store.variables.open_key import OpenKey
+from braided.store.variables.variables import (
     INLINE_BYTES_MAX,
     Codec,
     ListVariable,

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from braided.errors import CheckpointCorruptError
-from braided.state import runs
-from braided.state.files import Files
-from braided.state.runs import RunFile, batch_of, bitmap_of, read_run, slots_of, write_run
+from braided.store.durable.files import Files
+from braided.store.history import runs
+from braided.store.history.runs import RunFile, batch_of, bitmap_of, read_run, slots_of, write_run
 
 CHANGES = st.dictionaries(
     st.integers(0, 300),
@@ -90,7 +90,8 @@ def test_a_run_is_plain_arrow(tmp_path: Path) -> None:
 
 def test_a_worker_need_not_import_pandas_for_a_run(tmp_path: Path) -> None:
     program = (
-        "import sys; from braided.state.files import Files; from braided.state.runs import *\n"
+        "import sys; from braided.store.durable.files import Files\n"
+        "from braided.store.history.runs import *\n"
         "before = 'pandas' in sys.modules\n"
         "files = Files(sys.argv[1])\n"
         "run = write_run(files, '1-0-a.log.arrow', [(3, [b'ka', b'kb'], [b'1', None])])\n"

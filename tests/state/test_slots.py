@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from braided import failpoints
 from braided.errors import CheckpointCorruptError
-from braided.state import manifests, opening
-from braided.state.cache import Cache
-from braided.state.changes import changes_of
-from braided.state.runs import read_run, slots_of
-from braided.state.slotcache import MemoryCache, SlotCache
-from braided.state.slots import ChannelState, Limits
+from braided.store.history import manifest_log as manifests
+from braided.store.history.runs import read_run, slots_of
+from braided.store.slots import catch_up as opening
+from braided.store.slots.cache_port import MemoryCache, SlotCache
+from braided.store.slots.channel_state import ChannelState, Limits
+from braided.store.slots.diff import changes_of
+from braided.store.slots.lmdb_cache import Cache
 from small_flow import OPERATOR, SmallFlow, timer, write
 
 MAP = 1 << 28

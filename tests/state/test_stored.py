@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from braided.errors import CheckpointVersionError, UnsupportedError
-from braided.state.codec import Field, StateCodec
-from braided.state.stored import StoredFields, shape_of
+from braided.store.records.codec import Field, StateCodec
+from braided.store.records.stored_fields import StoredFields, shape_of
 
 
 class Colour(enum.Enum):

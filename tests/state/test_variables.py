@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braided.errors import StateValueError
-from braided.state.keys import timer_parts
-from braided.state.opening import Opened
-from braided.state.openkey import OpenKey
-from braided.state.slot import SlotState
-from braided.state.slotcache import EMPTY, MemoryImage
-from braided.state.sweep import sweep
-from braided.state.variables import (
+from braided.store.slots.cache_port import EMPTY, MemoryImage
+from braided.store.slots.catch_up import Opened
+from braided.store.slots.keys import timer_parts
+from braided.store.slots.slot import SlotState
+from braided.store.variables.expiry import sweep
+from braided.store.variables.open_key import OpenKey
+from braided.store.variables.variables import (
     INLINE_BYTES_MAX,
     Codec,
     ListVariable,

@@ -9,10 +9,10 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType
 
-from braided.engine.aggregation import Aggregation
-from braided.engine.flow import AggregateStep, KeyedStep
-from braided.engine.route import quoted
 from braided.errors import DefinitionError, UnsupportedError
+from braided.flow.graph import AggregateStep, KeyedStep
+from braided.flow.route import quoted
+from braided.kinds.aggregate.aggregation import Aggregation
 
 if TYPE_CHECKING:
     from braided.api.stream import Stream

@@ -19,11 +19,11 @@ from pyspark.sql.types import CalendarIntervalType, MapType, StringType, StructT
 from pyspark.sql.utils import is_remote
 
 from braided.api.aggregates import Aggregating
-from braided.api.batch import Batch
-from braided.api.managed import ManagedOperator
-from braided.api.operator import Operator
 from braided.api.processors import Processing
-from braided.engine.flow import (
+from braided.api.static_frames import Batch
+from braided.dict_functions.decorator import ManagedOperator
+from braided.errors import DefinitionError, UnsupportedError
+from braided.flow.graph import (
     Fed,
     Input,
     Keyed,
@@ -36,11 +36,11 @@ from braided.engine.flow import (
     flow_of,
     renamed,
 )
-from braided.engine.initial import check_initial
-from braided.engine.jvm import Jvm
-from braided.engine.route import Keys, late_filter, quoted
-from braided.engine.stateless import Stateless
-from braided.errors import DefinitionError, UnsupportedError
+from braided.flow.route import Keys, late_filter, quoted
+from braided.flow.stateless import Stateless
+from braided.kinds.operator.first_state import check_initial
+from braided.operator.definition import Operator
+from braided.spark.jvm import Jvm
 
 if TYPE_CHECKING:
     from braided.api.writer import StreamWriter

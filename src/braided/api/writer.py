@@ -13,15 +13,15 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from braided.api.destination import Target, local_path, sink_of
 from braided.api.query import ElasticQuery, retire
-from braided.engine.batch import Engine
-from braided.engine.flow import AggregateStep, Flow, ProcessorStep, flow_of
-from braided.engine.jvm import Jvm
-from braided.engine.launch import launch
-from braided.engine.sinks import FileSink, Sink
-from braided.engine.staged import MemorySink
-from braided.engine.tick import with_tick
 from braided.errors import DefinitionError, UnsupportedError
+from braided.flow.graph import AggregateStep, Flow, ProcessorStep, flow_of
 from braided.options import Options
+from braided.query.engine import Engine
+from braided.sinks.files import FileSink, Sink
+from braided.sinks.staged import MemorySink
+from braided.spark.jvm import Jvm
+from braided.spark.launch import launch
+from braided.spark.tick import with_tick
 
 if TYPE_CHECKING:
     from pyspark.sql._typing import SupportsProcess

@@ -37,10 +37,10 @@ from pyspark.sql.types import BooleanType, StructField, StructType
 from braided import failpoints
 from braided.api.query import ElasticQuery
 from braided.api.stream import Stream, stream
-from braided.engine.contents import state_of
-from braided.engine.flow import OperatorStep, flow_of
-from braided.engine.route import quoted
 from braided.errors import DefinitionError
+from braided.flow.graph import OperatorStep, flow_of
+from braided.flow.route import quoted
+from braided.kinds.operator.contents import state_of
 
 __all__ = ["StreamTest"]
 
