@@ -20,8 +20,8 @@ from braided.control.registry import balance_policy, policy_names
 from braided.control.routing.balance import channel_loads, imbalance
 from braided.control.routing.ring import ring
 from braided.control.routing.table import Loads, RoutingTable, moves
-from operator_views import view
-from routing_tables import tables_with_load
+from support.operator_views import view
+from support.routing_tables import tables_with_load
 
 POLICIES = [balance_policy(name) for name in policy_names()["balance"]]
 

@@ -40,7 +40,7 @@ from braided.control.routing.rescale import rescale
 from braided.control.routing.table import RoutingTable
 from braided.control.settings import Settings
 from braided.control.worth import Prices, weigh
-from operator_views import view
+from support.operator_views import view
 
 SLOTS = 32
 

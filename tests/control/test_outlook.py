@@ -9,7 +9,7 @@ from braided.control.policies.ds2 import Ds2
 from braided.control.policies.saso import Saso
 from braided.control.policy import Limits, ScalePolicy
 from braided.control.routing.table import RoutingTable
-from operator_views import flow, view
+from support.operator_views import flow, view
 
 
 def outlook(scale: ScalePolicy, limits: Limits | None = None) -> Outlook:

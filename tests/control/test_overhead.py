@@ -8,7 +8,7 @@ from braided.control.measure.overhead import Overhead
 from braided.control.policies.ds2 import Ds2
 from braided.control.policy import Limits
 from braided.control.routing.table import RoutingTable
-from operator_views import flow, view
+from support.operator_views import flow, view
 
 
 def test_the_slope_is_that_of_the_numbers_seen() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from braided.control.routing.balance import imbalance
 from braided.control.routing.rescale import rescale
 from braided.control.routing.table import Loads, RoutingTable, moves
-from routing_tables import tables, tables_with_load
+from support.routing_tables import tables, tables_with_load
 
 CHANNELS = st.integers(1, 16)
 

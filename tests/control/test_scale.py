@@ -21,7 +21,7 @@ from braided.control.registry import (
     scale_policy,
 )
 from braided.control.routing.table import RoutingTable
-from operator_views import flow, view
+from support.operator_views import flow, view
 
 LIMITS = Limits(channels_max=64)
 

@@ -28,7 +28,7 @@ from braided.steering import policies
 from braided.steering.control_thread import Helm
 from kill import branches
 from kill.operators import OPERATORS
-from restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
+from support.restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
 
 __all__ = ["Job"]
 

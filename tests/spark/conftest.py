@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from stream_harness import Lab
+from support.stream_harness import Lab
 
 _HERE = Path(__file__).parent
 

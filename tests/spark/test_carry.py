@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 import braided
 from braided.api.query import ElasticQuery
 from braided.flow.graph import flow_of
-from stream_harness import Feed, Lab, committed_view
+from support.stream_harness import Feed, Lab, committed_view
 
 
 class Capture:

@@ -23,8 +23,8 @@ from braided.control.routing.table import RoutingTable
 from braided.flow.key_hashes import key_hashes
 from braided.flow.route import can_be_pinned, pin_hashes
 from braided.store.slots.keys import KeyCodec
-from stream_harness import Feed, Lab, last_batch, manifests_of
-from stream_operators import Waits
+from support.stream_harness import Feed, Lab, last_batch, manifests_of
+from support.stream_operators import Waits
 
 ROWS_PER_KEY = 12
 SETTLED_S = 120.0

@@ -15,7 +15,7 @@ from braided.errors import CheckpointMismatchError
 from braided.store.durable.files import Files
 from braided.store.slots.channel_state import ChannelState, Limits
 from braided.store.slots.keys import KeyCodec
-from stream_harness import Feed, Lab, committed_view, manifests_of, timers_of
+from support.stream_harness import Feed, Lab, committed_view, manifests_of, timers_of
 
 SCHEMA = "k string, v int"
 FAR_AWAY_MS = 4_000_000_000_000

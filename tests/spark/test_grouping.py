@@ -18,7 +18,7 @@ import braided
 from braided.control.routing.table import RoutingTable
 from braided.errors import DefinitionError, UnsupportedError
 from braided.flow.route import Keys, Route, admission
-from stream_harness import Lab, timers_of
+from support.stream_harness import Lab, timers_of
 
 
 def counting() -> type[braided.Operator]:

@@ -24,9 +24,9 @@ from braided.errors import (
     UnsupportedError,
 )
 from braided.steering import policies
-from restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
-from spark_processors import Brief, PerKind, Ratio, Remembering, Sessions, Totals
-from stream_harness import Lab, manifests_of, wait_until
+from support.restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
+from support.spark_processors import Brief, PerKind, Ratio, Remembering, Sessions, Totals
+from support.stream_harness import Lab, manifests_of, wait_until
 
 SCHEMA = "k string, v int"
 ROWS = [(k, v) for v in range(3) for k in "abcdefgh"]

@@ -21,8 +21,8 @@ from braided.spark.jvm import RENAMED_LOGS, Jvm
 from braided.spark.launch import _renamed_logs
 from braided.spark.tick import Bell, with_tick
 from braided.steering.arriving import input_size
-from stream_harness import Lab, wait_until
-from stream_operators import SCHEMA, BatchTotals, Totals
+from support.stream_harness import Lab, wait_until
+from support.stream_operators import SCHEMA, BatchTotals, Totals
 
 ROWS = [("abcdef"[i % 6], i % 2, i, i) for i in range(24)]
 

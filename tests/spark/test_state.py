@@ -31,9 +31,9 @@ from braided.store.history.garbage import collect
 from braided.store.history.manifest_log import Manifests
 from braided.store.history.runs import digest_of
 from braided.testing import StreamTest
-from state_operators import Forgetful, Sessions
-from stream_harness import Lab, committed_view, manifests_of
-from stream_operators import SCHEMA, LastThree, Totals
+from support.state_operators import Forgetful, Sessions
+from support.stream_harness import Lab, committed_view, manifests_of
+from support.stream_operators import SCHEMA, LastThree, Totals
 
 ROWS = [("abcdef"[i % 6], i % 2, i, i) for i in range(24)]
 

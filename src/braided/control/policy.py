@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from braided.control.levels import levels
 from braided.control.measure.view import FlowView, OperatorView
-from braided.control.policies.levels import levels
 from braided.control.routing.table import RoutingTable
 
 __all__ = ["BalancePolicy", "Limits", "Memory", "ScalePolicy", "Wish"]

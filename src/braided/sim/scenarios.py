@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from braided.control.levels import levels
 from braided.control.policies.balancers import Elasticutor
 from braided.control.policies.ds2 import Ds2
-from braided.control.policies.levels import levels
 from braided.control.policies.saso import Saso
 from braided.control.policy import BalancePolicy, Limits, ScalePolicy
 from braided.control.settings import Settings

@@ -37,8 +37,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from braided.control.levels import level_of
 from braided.control.measure.view import FlowView, OperatorView
-from braided.control.policies.levels import level_of
 from braided.control.policy import Limits, Memory, Wish
 
 __all__ = ["CONGESTED", "SENSITIVITY", "Level", "Saso", "SasoState", "saso_step"]

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from braided.control.levels import level_of
 from braided.control.measure.view import FlowView
-from braided.control.policies.levels import level_of
 from braided.control.policies.saso import CONGESTED, SENSITIVITY
 from braided.control.policy import Limits, Memory, Wish
 

@@ -17,7 +17,7 @@ from braided.store.slots import lmdb_cache as cache_module
 from braided.store.slots.cache_port import MemoryCache, SlotCache, Tag
 from braided.store.slots.channel_state import ChannelState, Limits
 from braided.store.slots.lmdb_cache import Cache
-from small_flow import OPERATOR, SmallFlow, applied, timer, write
+from support.small_flow import OPERATOR, SmallFlow, applied, timer, write
 
 SLOTS = 4
 HOSTS = st.sampled_from([0, 1])

@@ -10,7 +10,7 @@ import pytest
 from braided.control.hot_keys import HotKeyRule, balance_bound, pin_change
 from braided.control.measure.view import KeyLoad, OperatorView
 from braided.control.routing.table import RoutingTable
-from operator_views import view
+from support.operator_views import view
 
 RULE = HotKeyRule(cool_batches=2)
 

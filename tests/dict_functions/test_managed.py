@@ -28,7 +28,7 @@ import braided
 from braided.errors import OperatorDefinitionError, OutputSchemaError, StateValueError
 from braided.kinds.operator.runtime import OperatorRuntime
 from braided.operator.definition import Operator, state_codec
-from managed_functions import FUNCTIONS, Level, Make
+from support.managed_functions import FUNCTIONS, Level, Make
 
 INPUT = Row("id", "kind", "value", "tags")
 

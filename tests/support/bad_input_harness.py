@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 
 import braided
 from braided.errors import BraidedError
-from stream_harness import Lab
+from support.stream_harness import Lab
 
 __all__ = ["MemoryProbe", "Tally", "failure", "fill", "read_only", "small_disk"]
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 
 import braided
-from processor_scenarios import Operator, Scenario
-from stream_harness import Feed
+from support.processor_scenarios import Operator, Scenario
+from support.stream_harness import Feed
 
 __all__ = ["Outcome", "Running", "Side", "flow_of", "prepared"]
 

@@ -18,7 +18,7 @@ from braided.store.slots.cache_port import MemoryCache, SlotCache
 from braided.store.slots.channel_state import ChannelState, Limits
 from braided.store.slots.diff import changes_of
 from braided.store.slots.lmdb_cache import Cache
-from small_flow import OPERATOR, SmallFlow, timer, write
+from support.small_flow import OPERATOR, SmallFlow, timer, write
 
 MAP = 1 << 28
 MakeHost = Callable[[], SlotCache]

@@ -13,7 +13,7 @@ import pytest
 from braided.store.slots import lmdb_cache as cache_module
 from braided.store.slots.cache_port import EMPTY, Tag, Update, address_of
 from braided.store.slots.lmdb_cache import ENVIRONMENTS, HANDLES_KEPT, Cache, host_directory
-from small_flow import SmallFlow
+from support.small_flow import SmallFlow
 
 MAP = 1 << 28
 PAGE = 4096

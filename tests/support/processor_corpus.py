@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import processor_scenarios_errors
-import processor_scenarios_evolution
-import processor_scenarios_groups
-import processor_scenarios_pandas
-import processor_scenarios_shape
-import processor_scenarios_time
-from processor_scenarios import Scenario, script_scenario
-from processor_scripts import EXPIRING, IN_PANDAS, IN_ROWS
+from support import (
+    processor_scenarios_errors,
+    processor_scenarios_evolution,
+    processor_scenarios_groups,
+    processor_scenarios_pandas,
+    processor_scenarios_shape,
+    processor_scenarios_time,
+)
+from support.processor_scenarios import Scenario, script_scenario
+from support.processor_scripts import EXPIRING, IN_PANDAS, IN_ROWS
 
 __all__ = ["CASES", "SCENARIOS"]
 

@@ -18,7 +18,7 @@ from braided.errors import (
 from braided.store.history import manifest_log as module
 from braided.store.history.manifest import FORMAT, View, to_full
 from braided.store.history.manifest_log import Manifests
-from small_flow import OPERATOR, SmallFlow
+from support.small_flow import OPERATOR, SmallFlow
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pyspark.sql import Row
 
 from braided.workloads.exchange import DEPTH, Matcher, replay
 
-SOURCE = Path(__file__).parents[1] / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
