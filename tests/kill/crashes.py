@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from braided.operator.definition import state_codec
-from braided.query.checkpoint import SparkLog
+from braided.spark.offset_log import SparkLog
 from braided.store.durable.files import Files
 from braided.store.history.manifest_log import Manifests
 from braided.store.slots.cache_port import SlotCache

@@ -12,16 +12,17 @@ import pytest
 
 from braided.control.routing.table import RoutingTable
 from braided.errors import OperatorError
-from braided.flow.route import PLACE_SHIFT
 from braided.kinds.aggregate.program import AggregateProgram
 from braided.kinds.aggregate.run import AggregateRun, AggregateSpec
-from braided.query.commit import Outcome, manifest_of
+from braided.query.commit import manifest_of
 from braided.store.aggregates.columns import COLUMNS
 from braided.store.aggregates.merge import Part
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.manifest_log import Manifests
 from braided.store.slots.channel_state import Limits
+from braided.tasks.columns import PLACE_SHIFT
+from braided.tasks.outcome import Outcome
 from braided.tasks.spec import BatchSpec
 
 SLOTS = 4

@@ -10,12 +10,12 @@ import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 import braided
-from braided.flow.route import PLACE_SHIFT
 from braided.kinds.operator.program import Program
 from braided.kinds.operator.run import ChannelRun
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
 from braided.store.slots.channel_state import Limits
+from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.spec import BatchSpec, Rehousing, TaskSpec
 
 DONOR, TAKER = 3, 5

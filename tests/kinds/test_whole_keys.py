@@ -15,13 +15,13 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import braided
 from braided.errors import BraidedError
-from braided.flow.route import PLACE_SHIFT
 from braided.kinds.operator.program import Program
 from braided.kinds.operator.run import CALL_ROWS, ChannelRun
 from braided.kinds.operator.whole_keys import WholeKeysRun
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
 from braided.store.slots.channel_state import Limits
+from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.reports import ChannelReport
 from braided.tasks.spec import BatchSpec, TaskSpec
 

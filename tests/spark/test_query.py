@@ -16,9 +16,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 import braided
 from braided.errors import FencedError, QueryStoppedError, UnsupportedError
-from braided.query.checkpoint import SparkLog
 from braided.spark.jvm import RENAMED_LOGS, Jvm
 from braided.spark.launch import _renamed_logs
+from braided.spark.offset_log import SparkLog
 from braided.spark.tick import Bell, with_tick
 from braided.steering.arriving import input_size
 from support.stream_harness import Lab, wait_until

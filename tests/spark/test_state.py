@@ -24,7 +24,7 @@ from braided.errors import (
     StateValueError,
     UnsupportedError,
 )
-from braided.inspect.contents import key_schema
+from braided.flow.key_schema import key_schema
 from braided.inspect.frames import raised_by_task
 from braided.inspect.versions import Versions
 from braided.store.history.garbage import collect

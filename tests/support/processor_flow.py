@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,21 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from braided.control.routing.table import RoutingTable
-from braided.flow.route import PLACE_SHIFT
-from braided.kinds.operator.program import PackedProgram
 from braided.kinds.processor.handle import DriverHandle
 from braided.kinds.processor.output import PandasSettings
 from braided.kinds.processor.program import ProcessorProgram
 from braided.kinds.processor.run import ProcessorRun
+from braided.kinds.processor.step import continued_variables
 from braided.query.checkpoint import fit
-from braided.query.commit import Outcome, manifest_of
+from braided.query.commit import manifest_of
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.manifest_log import Manifests
 from braided.store.slots.channel_state import ChannelState, Limits
 from braided.store.slots.keys import KeyCodec
+from braided.tasks.columns import PLACE_SHIFT
+from braided.tasks.outcome import Outcome
+from braided.tasks.packing import PackedProgram
 from braided.tasks.spec import BatchSpec, Rehousing, TaskSpec
 from braided.testing.ddl import parse_schema
 
@@ -94,7 +97,8 @@ class ProcessorFlow:
             codec="variables-1",
             time_mode=self.time_mode,
         )
-        fitted = fit(self.view, {NAME: meta}, {}, None, {NAME: handle.declared})
+        continued = partial(continued_variables, NAME, handle.declared)
+        fitted = fit(self.view, {NAME: meta}, {NAME: continued}, None)
         self.meta = fitted[NAME]
 
     @property
@@ -131,7 +135,6 @@ class ProcessorFlow:
             limits=Limits(),
             order=2,
             keep_order=False,
-            processor=True,
         )
         task = ProcessorRun(spec, self.program, batch, 0)
         rows = sorted(rows, key=lambda row: (self._slot(row[0]), str(row[0])))

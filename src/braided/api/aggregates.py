@@ -10,9 +10,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType
 
 from braided.errors import DefinitionError, UnsupportedError
-from braided.flow.graph import AggregateStep, KeyedStep
-from braided.flow.route import quoted
+from braided.flow.step import KeyedStep
 from braided.kinds.aggregate.aggregation import Aggregation
+from braided.kinds.aggregate.step import AggregateStep
+from braided.spark.sql_text import quoted
 
 if TYPE_CHECKING:
     from braided.api.stream import Stream

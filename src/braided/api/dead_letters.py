@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from braided.errors import CheckpointMismatchError
 from braided.kinds.operator.divert import DEAD_SCHEMA
-from braided.query.checkpoint import braided_files
+from braided.store.durable.files import checkpoint_files
 from braided.store.history.manifest_log import Manifests
 
 __all__ = ["deadLetters"]
@@ -23,7 +23,7 @@ def deadLetters(checkpoint: str | Path, spark: SparkSession) -> DataFrame:
     location = Path(str(checkpoint).removeprefix("file://"))
     if not (location / "braided").is_dir():
         raise CheckpointMismatchError(f"{checkpoint} is not the checkpoint of a Braided query")
-    files = braided_files(location)
+    files = checkpoint_files(location)
     manifests = Manifests(files)
     newest = manifests.newest()
     dead = () if newest is None else manifests.view_at(newest).dead

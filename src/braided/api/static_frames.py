@@ -14,9 +14,10 @@ from pyspark.sql.types import StructType
 
 from braided.api.processors import Processing
 from braided.errors import DefinitionError, UnsupportedError
-from braided.flow.graph import KeyedStep, ProcessorStep
 from braided.flow.route import Keys
+from braided.flow.step import KeyedStep
 from braided.kinds.processor.static_frames import process_batch
+from braided.kinds.processor.step import ProcessorStep
 
 __all__ = ["Batch", "GroupedBatch"]
 

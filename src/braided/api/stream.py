@@ -27,20 +27,21 @@ from braided.flow.graph import (
     Fed,
     Input,
     Keyed,
-    KeyedStep,
     Mapped,
     Node,
-    OperatorStep,
     Side,
     United,
     flow_of,
     renamed,
 )
-from braided.flow.route import Keys, late_filter, quoted
+from braided.flow.route import Keys, late_filter
 from braided.flow.stateless import Stateless
+from braided.flow.step import KeyedStep
 from braided.kinds.operator.first_state import check_initial
+from braided.kinds.operator.step import OperatorStep
 from braided.operator.definition import Operator
 from braided.spark.jvm import Jvm
+from braided.spark.sql_text import quoted
 
 if TYPE_CHECKING:
     from braided.api.writer import StreamWriter
@@ -91,7 +92,7 @@ _WHY_NOT = {
 def stream(df: DataFrame) -> Stream:
     """Takes any streaming DataFrame into Braided.
 
-    One that is not streaming can be grouped for a StatefulProcessor, as in Spark; see batch.py.
+    One that is not streaming can be grouped for a StatefulProcessor, as in Spark (static_frames).
     """
     if is_remote() or type(df).__module__.startswith("pyspark.sql.connect"):
         raise UnsupportedError(

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from braided.errors import CheckpointMismatchError, OptionError
 from braided.kinds.processor.native_import import Import, import_native
-from braided.query.checkpoint import braided_files
+from braided.store.durable.files import checkpoint_files
 from braided.store.history.manifest_log import Manifests
 
 __all__ = ["import_state", "main"]
@@ -65,7 +65,7 @@ def import_state(
     """Leaves the state of a native operator in a checkpoint, for a processor of this name."""
     if not 1 <= slots <= 1 << 18:
         raise OptionError(f"--slots is {slots}; it takes a number from 1 to {1 << 18}")
-    files = braided_files(Path(checkpoint))
+    files = checkpoint_files(Path(checkpoint))
     newest = Manifests(files).newest()
     if newest is not None:
         raise CheckpointMismatchError(

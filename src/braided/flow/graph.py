@@ -15,200 +15,30 @@ were made from:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
-from pyspark import Broadcast
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from braided.errors import DefinitionError, UnsupportedError
 from braided.flow.route import Keys
 from braided.flow.stateless import Stateless
-from braided.kinds.aggregate.aggregation import Aggregation
-from braided.kinds.processor.handle import Schemas
-from braided.kinds.processor.output import PandasSettings
-from braided.operator.definition import Operator, state_codec
-from braided.store.aggregates.columns import COLUMNS
-from braided.store.variables.declared import VARIABLES, Declared
+from braided.flow.step import KeyedStep
 
 __all__ = [
-    "AggregateStep",
     "Fed",
     "Flow",
-    "InitialRows",
     "Input",
     "Keyed",
-    "KeyedStep",
     "Mapped",
     "Node",
-    "OperatorStep",
-    "ProcessorStep",
     "Side",
     "United",
     "flow_of",
     "renamed",
 ]
-
-
-@dataclass(frozen=True)
-class OperatorStep:
-    """What a keyed, stateful step is, wherever it stands in a flow."""
-
-    name: str
-    operator: type[Operator]
-    key_schema: StructType
-    keys: Keys
-    input: StructType
-    """The rows that reach its tasks; of two inputs, the columns of both."""
-    output: StructType
-    time_mode: str
-    sides: tuple[StructType, ...] = ()
-    """The rows of each input, where there are two."""
-    initial: DataFrame | None = None
-    """The state that it starts with, where the checkpoint has none of it."""
-
-    @property
-    def label(self) -> str:
-        return self.operator.__name__
-
-    @property
-    def arriving(self) -> StructType:
-        """The columns of the rows that its tasks get."""
-        return self.input
-
-    @property
-    def state(self) -> str:
-        """The fields of its state, as a checkpoint records them."""
-        return state_codec(self.operator).describe()
-
-    @property
-    def codec(self) -> str:
-        """The encoding of its state, as a checkpoint records it."""
-        return "msgpack-1"
-
-    @property
-    def fires(self) -> bool:
-        """Whether timers of its state lead to work."""
-        return hasattr(self.operator, "onTimer")
-
-    @property
-    def drops_late_rows(self) -> bool:
-        """Whether rows behind the watermark are dropped before they reach it."""
-        return self.time_mode == "EventTime"
-
-
-@dataclass(frozen=True)
-class AggregateStep:
-    """What a keyed aggregation is, wherever it stands in a flow."""
-
-    name: str
-    aggregation: Aggregation
-    input: StructType
-    mode: str = "append"
-    """Spark's output mode."""
-    drops_late_rows: bool = False
-    """Never: what is late goes by the window and not by the row."""
-
-    @property
-    def label(self) -> str:
-        return "agg"
-
-    @property
-    def arriving(self) -> StructType:
-        fields = self.aggregation.columns.fields
-        # A window is two columns as far as its width goes.
-        inner = [f.dataType.fields if isinstance(f.dataType, StructType) else [f] for f in fields]
-        return StructType([field for columns in inner for field in columns])
-
-    @property
-    def key_schema(self) -> StructType:
-        return self.aggregation.key
-
-    @property
-    def output(self) -> StructType:
-        return self.aggregation.output
-
-    @property
-    def time_mode(self) -> str:
-        return "ProcessingTime" if self.aggregation.event_time is None else "EventTime"
-
-    @property
-    def state(self) -> str:
-        aggregation = self.aggregation
-        partials = aggregation.columns.fields[len(aggregation.groups) :]
-        rules = [part.rule for part in aggregation.parts for _ in range(part.columns)]
-        kept = zip(aggregation.labels, rules, partials, strict=True)
-        return json.dumps([[label, rule, f.dataType.simpleString()] for label, rule, f in kept])
-
-    @property
-    def codec(self) -> str:
-        return COLUMNS
-
-    @property
-    def fires(self) -> bool:
-        return self.time_mode == "EventTime" and self.mode != "complete"
-
-
-@dataclass(frozen=True)
-class InitialRows:
-    """Rows that a processor makes its first state of, before its first batch."""
-
-    df: DataFrame
-    keys: tuple[str, ...]
-    """The grouping columns, in the order of the processor's."""
-
-
-@dataclass(frozen=True)
-class ProcessorStep:
-    """What a StatefulProcessor is, wherever it stands in a flow."""
-
-    name: str
-    processor: bytes
-    """Pickled."""
-    label: str
-    declared: Declared
-    key_schema: StructType
-    keys: Keys
-    input: StructType
-    output: StructType
-    time_mode: str
-    pandas: bool
-    settings: PandasSettings
-    schemas: Schemas
-    broadcasts: tuple[Broadcast[Any], ...] = ()
-    exact_frames: bool = False
-    event_time: str = ""
-    """The output column that has the event time of what comes after."""
-    initial: InitialRows | None = None
-    """What it starts with, where the checkpoint has no state of it."""
-    sides: tuple[StructType, ...] = ()
-
-    @property
-    def arriving(self) -> StructType:
-        return self.input
-
-    @property
-    def state(self) -> str:
-        return self.declared.numbered().describe()
-
-    @property
-    def codec(self) -> str:
-        return VARIABLES
-
-    @property
-    def fires(self) -> bool:
-        return self.time_mode != "None"
-
-    @property
-    def drops_late_rows(self) -> bool:
-        return self.time_mode == "EventTime"
-
-
-KeyedStep = OperatorStep | AggregateStep | ProcessorStep
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +97,7 @@ Node = Input | Mapped | United | Fed | Keyed
 def renamed(node: Node, name: str) -> Node | None:
     """A node like this one whose nearest operator upstream has another name; None without one."""
     if isinstance(node, Keyed):
-        return replace(node, step=replace(node.step, name=name))
+        return replace(node, step=node.step.named(name))
     if isinstance(node, Mapped | Fed):
         parent = renamed(node.parent, name)
         return None if parent is None else replace(node, parent=parent)
@@ -307,7 +137,7 @@ class Flow:
 
     def _in_mode(self, node: Keyed, modes: set[str]) -> KeyedStep:
         step = node.step
-        if not isinstance(step, AggregateStep) or not modes:
+        if not step.gives_complete or not modes:
             return step
         if len(modes) > 1:
             raise DefinitionError(
@@ -315,18 +145,7 @@ class Flow:
                 "its results come in one mode"
             )
         (mode,) = modes
-        if mode == "append" and step.aggregation.event_time is None:
-            raise UnsupportedError(
-                f"outputMode('append') gives out a result of {step.name!r} when it can't "
-                "change any more, which only a watermark tells: use withWatermark and group "
-                "by a window of that column, or outputMode('update')"
-            )
-        if mode == "complete" and node in self.before_keyed:
-            raise UnsupportedError(
-                f"outputMode('complete') with a keyed step after {step.name!r}: it would get "
-                "all results anew in every batch. Use 'update'"
-            )
-        return replace(step, mode=mode)
+        return step.in_mode(mode, node in self.before_keyed)
 
     def parents(self, node: Node) -> tuple[Node, ...]:
         """What a node is made from in each batch."""
@@ -390,8 +209,7 @@ def flow_of(ends: Iterable[Node], modes: Iterable[str] = ()) -> Flow:
     flow = replace(flow, feeds=feeds)
     if not any(node.late for node in inputs):
         for step in flow.steps:
-            # Spark lets a processor run without: its watermark is then 0 for ever.
-            if step.time_mode == "EventTime" and not isinstance(step, ProcessorStep):
+            if step.needs_watermark:
                 raise DefinitionError(
                     f"operator {step.name!r} has timeMode='EventTime', which needs "
                     "withWatermark(...) on the DataFrame before braided.stream"
@@ -476,11 +294,7 @@ def _check_rowwise(step: Stateless) -> None:
 
 def _target(fed: Fed, flow: Flow) -> Keyed:
     target = _addressee(fed, flow)
-    if isinstance(target.step, AggregateStep):
-        raise UnsupportedError(
-            f"feedback to the aggregation {target.step.name!r}: it would never end; feed an "
-            "Operator"
-        )
+    target.step.check_feedback()
     if target.step.sides:
         raise UnsupportedError(
             f"feedback to {target.step.name!r}, which has two inputs: which one is meant is not "

@@ -1,11 +1,7 @@
 """From rows to channels: the slot of a row's key, the channel that owns it, the order of rows.
 
-Everything here is a JVM expression; no Python touches a row on the way. Hidden columns, all
-`bigint`:
-
-    __braided_o0, o1, ...   the order of rows: age, sequence, then one per operator passed
-    __braided_place         slot and key hash in one number, so that one comparison sorts both
-    __braided_k0, ...       grouping columns that are expressions
+Everything here is a JVM expression; no Python touches a row on the way. The hidden columns that it
+adds are described in `tasks/columns.py`.
 """
 
 from __future__ import annotations
@@ -35,29 +31,21 @@ from pyspark.sql.types import (
 from braided.control.routing.table import Pin, RoutingTable
 from braided.errors import OptionError
 from braided.spark.jvm import int_array
+from braided.spark.sql_text import quoted
+from braided.tasks.columns import PLACE, PLACE_SHIFT, hidden_key, order_columns
 
 __all__ = [
-    "PLACE",
-    "PLACE_SHIFT",
-    "TIMER_SEQUENCE",
     "Keys",
     "Route",
     "admission",
     "can_be_pinned",
-    "is_place_of",
     "late_filter",
-    "order_columns",
     "pin_hashes",
-    "quoted",
+    "place_sql",
     "sequence",
+    "slot_of_place",
+    "slot_sql",
 ]
-
-PLACE = "__braided_place"
-PLACE_SHIFT = 45
-"""A place is slot * 2^45 plus 45 bits of the key's hash; 2^18 slots keep it positive."""
-
-TIMER_SEQUENCE = 1 << 62
-"""Rows that a timer gives out come after all rows of their batch."""
 
 _ORDERABLE: dict[type[DataType], str] = {
     ByteType: "bigint({0})",
@@ -69,15 +57,6 @@ _ORDERABLE: dict[type[DataType], str] = {
     TimestampNTZType: "unix_micros(to_utc_timestamp({0}, current_timezone()))",
 }
 _KAFKA = {"topic": StringType, "partition": IntegerType, "offset": LongType}
-
-
-def order_columns(count: int) -> list[str]:
-    """The names of the first `count` order columns."""
-    return [f"__braided_o{i}" for i in range(count)]
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def sequence(schema: StructType, order_by: str | None) -> list[str]:
@@ -104,6 +83,37 @@ def sequence(schema: StructType, order_by: str | None) -> list[str]:
     return [as_they_come]
 
 
+def slot_sql(columns: Sequence[str], slots: int) -> str:
+    """SQL for the slot of a key, where no pin says otherwise."""
+    return f"pmod({_hash_sql(columns)}, {slots})"
+
+
+def _hash_sql(columns: Sequence[str]) -> str:
+    return f"xxhash64({', '.join(columns)})"
+
+
+def place_sql(columns: Sequence[str], slots: int, pins: Sequence[Pin] = ()) -> str:
+    """SQL for the place of a row's key."""
+    slot = slot_sql(columns, slots)
+    if pins:
+        hash_sql, check_sql = pin_hashes(columns)
+        cases = " ".join(
+            f"WHEN {hash_sql} = {_bigint(pin.hash)} AND {check_sql} = {_bigint(pin.check)} "
+            f"THEN bigint({pin.slot})"
+            for pin in pins
+        )
+        slot = f"CASE {cases} ELSE {slot} END"
+    return (
+        f"shiftleft({slot}, {PLACE_SHIFT}) | "
+        f"shiftrightunsigned({_hash_sql(columns)}, {64 - PLACE_SHIFT}) AS {PLACE}"
+    )
+
+
+def slot_of_place() -> str:
+    """SQL for the slot that a row's place has in it."""
+    return f"int(shiftright({PLACE}, {PLACE_SHIFT}))"
+
+
 def pin_hashes(columns: Sequence[str]) -> tuple[str, str]:
     """SQL for the two hashes that rows of a pinned key are known by: 128 bits, so that no other key
     is ever taken for it.
@@ -112,7 +122,7 @@ def pin_hashes(columns: Sequence[str]) -> tuple[str, str]:
     says where they are.
     """
     told = ", ".join(f"isnull({column}), {column}" for column in columns)
-    return f"xxhash64({', '.join(columns)})", f"xxhash64(bigint(7), {told})"
+    return _hash_sql(columns), f"xxhash64(bigint(7), {told})"
 
 
 def can_be_pinned(key_schema: StructType) -> bool:
@@ -120,11 +130,6 @@ def can_be_pinned(key_schema: StructType) -> bool:
     not show in them.
     """
     return all(isinstance(field.dataType, AtomicType) for field in key_schema.fields)
-
-
-def is_place_of(place: int, hash: int) -> bool:
-    """Whether the bits of a hash that a place has are those of this one."""
-    return place & ((1 << PLACE_SHIFT) - 1) == (hash & ((1 << 64) - 1)) >> (64 - PLACE_SHIFT)
 
 
 def _bigint(number: int) -> str:
@@ -164,18 +169,18 @@ class Keys:
     """A name for a column that the rows have anyway, a Column for an expression."""
 
     def hidden_names(self) -> list[str]:
-        return [f"__braided_k{i}" for i, c in enumerate(self.columns) if isinstance(c, Column)]
+        return [hidden_key(i) for i, c in enumerate(self.columns) if isinstance(c, Column)]
 
     def hidden(self) -> list[Column]:
         return [
-            column.alias(f"__braided_k{i}")
+            column.alias(hidden_key(i))
             for i, column in enumerate(self.columns)
             if isinstance(column, Column)
         ]
 
     def sql(self) -> list[str]:
         return [
-            f"__braided_k{i}" if isinstance(column, Column) else quoted(column)
+            hidden_key(i) if isinstance(column, Column) else quoted(column)
             for i, column in enumerate(self.columns)
         ]
 
@@ -208,11 +213,8 @@ class Route:
         self._hidden = keys.hidden()
         self._order = order_columns(order)
         self._sequences: _Sequences | None = None
-        key_sql = ", ".join(keys.sql())
         self._columns = keys.sql()
-        self._key_sql = key_sql
-        self._by_hash = f"pmod(xxhash64({key_sql}), {slots})"
-        self._slot = f"int({self._by_hash})"
+        self._slots = slots
         # What the JVM was told is kept: to tell it takes a call per column, and a parser.
         self._placing: tuple[Any, Any] | None = None
         self._table: RoutingTable | None = None
@@ -234,8 +236,7 @@ class Route:
         if self._hidden:
             frame = frame.select("*", *self._hidden)
         placed = self.placed(frame, admitted, table.pins)
-        slot = f"int(shiftright({PLACE}, {PLACE_SHIFT}))"
-        routed = placed.repartitionById(table.channels, self._channel_of(table, slot))
+        routed = placed.repartitionById(table.channels, self._channel_of(table, slot_of_place()))
         if self._sequences is None:
             self._sequences = self._make_sequences(frame.sparkSession.sparkContext)
         lists = self._sequences
@@ -249,28 +250,15 @@ class Route:
         asked = (tuple(admitted), tuple(pins))
         if self._placing is None or self._placing[0] != asked:
             context = frame.sparkSession.sparkContext
-            columns = [*map(F.expr, admitted), F.col("*"), F.expr(self._place_sql(pins))]
+            place = place_sql(self._columns, self._slots, pins)
+            columns = [*map(F.expr, admitted), F.col("*"), F.expr(place)]
             self._placing = asked, _to_seq(context, columns, _to_java_column)
         return DataFrame(frame._jdf.select(self._placing[1]), frame.sparkSession)
 
-    def _place_sql(self, pins: Sequence[Pin]) -> str:
-        slot = self._by_hash
-        if pins:
-            hash_sql, check_sql = pin_hashes(self._columns)
-            cases = " ".join(
-                f"WHEN {hash_sql} = {_bigint(pin.hash)} AND {check_sql} = {_bigint(pin.check)} "
-                f"THEN bigint({pin.slot})"
-                for pin in pins
-            )
-            slot = f"CASE {cases} ELSE {slot} END"
-        return (
-            f"shiftleft({slot}, {PLACE_SHIFT}) | "
-            f"shiftrightunsigned(xxhash64({self._key_sql}), {64 - PLACE_SHIFT}) AS {PLACE}"
-        )
-
     def exchanged(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
         """One partition per channel, in no order and with no columns but the frame's own."""
-        return frame.repartitionById(table.channels, self._channel_of(table, self._slot))
+        slot = f"int({slot_sql(self._columns, self._slots)})"
+        return frame.repartitionById(table.channels, self._channel_of(table, slot))
 
     def _make_sequences(self, context: SparkContext) -> _Sequences:
         # Not by the key itself: its hash is in the place, and if two keys of one place (one pair in

@@ -15,7 +15,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from braided.flow.route import order_columns, quoted
+from braided.spark.sql_text import quoted
+from braided.tasks.columns import order_columns
 
 __all__ = ["Stateless"]
 

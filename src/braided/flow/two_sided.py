@@ -12,7 +12,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import ByteType, StructField, StructType
 
 from braided.flow.graph import Keyed
-from braided.flow.route import Keys, order_columns, quoted
+from braided.flow.route import Keys
+from braided.spark.sql_text import quoted
+from braided.tasks.columns import order_columns
 
 __all__ = ["joint_keys", "joint_schema", "united_sides"]
 

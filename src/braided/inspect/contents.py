@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -24,7 +23,7 @@ from braided.store.slots.keys import RECORD, RECORD_LONG, unwrap
 from braided.store.variables.declared import VARIABLES, Declared
 from braided.tasks.output import OutputEncoder
 
-__all__ = ["Contents", "Kept", "Record", "kept_by", "key_schema"]
+__all__ = ["Contents", "Kept", "Record", "kept_by"]
 
 Contents = dict[int, dict[bytes, Any]]
 """By slot and key, in whatever form is the cheapest to compare."""
@@ -147,25 +146,3 @@ class _Variables:
         missing = pa.array([row is None for row in rows], pa.bool_())
         fields = [field.with_nullable(True) for field in columns.schema]
         return pa.StructArray.from_arrays(columns.columns, fields=fields, mask=missing)
-
-
-def key_schema(text: str) -> StructType:
-    """The grouping columns, from what the checkpoint says of them."""
-    parts, depth, start = [], 0, 0
-    inner = text.removeprefix("struct<").removesuffix(">")
-    for place, letter in enumerate(inner + ","):
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and depth == 0:
-            parts.append(inner[start:place])
-            start = place + 1
-    try:
-        return StructType([_column(part) for part in parts])
-    except PySparkException as error:
-        raise UnsupportedError(f"the key columns {text} can't be understood: {error}") from None
-
-
-def _column(text: str) -> StructField:
-    # A type has colons only inside of <>, so the last one before that ends the name.
-    head = text.partition("<")[0]
-    cut = head.rfind(":")
-    return StructField(text[:cut], DataType.fromDDL(text[cut + 1 :]))

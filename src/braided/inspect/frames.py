@@ -28,7 +28,8 @@ from pyspark.sql.types import (
 
 from braided import errors
 from braided.errors import BraidedError
-from braided.inspect.contents import Contents, Kept, Record, kept_by, key_schema
+from braided.flow.key_schema import key_schema
+from braided.inspect.contents import Contents, Kept, Record, kept_by
 from braided.inspect.versions import Versions
 from braided.store.history.manifest import OperatorView, View
 from braided.store.slots.keys import KeyCodec

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from braided.errors import CheckpointCorruptError, StateNotFoundError
-from braided.query.checkpoint import braided_files
+from braided.store.durable.files import checkpoint_files
 from braided.store.history.manifest import View
 from braided.store.history.manifest_log import Manifests
 
@@ -29,7 +29,7 @@ class Versions:
 
     def __init__(self, checkpoint: str | Path) -> None:
         self._checkpoint = str(checkpoint)
-        self.files = braided_files(Path(checkpoint))
+        self.files = checkpoint_files(Path(checkpoint))
         self._manifests = Manifests(self.files)
 
     def retained(self) -> range:

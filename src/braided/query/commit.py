@@ -1,49 +1,27 @@
 """From the reports of a batch to its manifest: the only commit point.
 
 The rules, in order:
-  1. every channel of every operator has reported, exactly one result each   (reports.py) 2. every
-  file that a report names is durable                               (the task wrote and synced it)
-  3. the manifest is created, atomically, never overwritten                  (manifests.py) 4.
-  only then is anything published                                         (batch.py)
+  1. Every channel of every operator has reported, exactly one result each (`tasks/reports.py`).
+  2. Every file that a report names is durable: its task wrote and synced it (`tasks/channel.py`).
+  3. The manifest is created, atomically, and never overwritten (`store/history/manifest_log.py`).
+  4. Only then is anything published (`query/engine.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from braided.control.routing.table import RoutingTable
-from braided.kinds.operator.first_state import Imported
 from braided.store.history.manifest import (
-    CarryFile,
     Manifest,
-    OperatorMeta,
     OperatorPart,
     PinnedKey,
-    Prepared,
     View,
     encode_table,
     to_full,
 )
+from braided.tasks.first_state import FirstState
+from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ChannelReport
 
-__all__ = ["CONTROL", "Outcome", "manifest_of"]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a batch did, before it is made true."""
-
-    batch: int
-    batch_time_ms: int
-    watermark_ms: int
-    metas: Mapping[str, OperatorMeta]
-    tables: Mapping[str, RoutingTable]
-    reports: Mapping[str, list[ChannelReport]]
-    outputs: tuple[Prepared, ...]
-    fed_back: list[CarryFile]
-    initial: Mapping[str, Imported]
-    """What operators in their first batch started with."""
+__all__ = ["CONTROL", "manifest_of"]
 
 
 CONTROL = "control"
@@ -84,7 +62,7 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
     logs = [report.log for report in reports if report.log is not None]
     slots = [slot for report in reports for slot in report.slots]
     # State that it starts with comes before all that the batch did to it.
-    start = outcome.initial.get(name, Imported())
+    start = outcome.initial.get(name, FirstState())
     known = start.due if before is None else before.due
     keys, size = (start.keys, start.bytes) if before is None else (before.keys, before.bytes)
     due: dict[int, int | None] = {**start.due}

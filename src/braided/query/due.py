@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from braided.control.routing.table import RoutingTable
-from braided.flow.graph import AggregateStep, Flow, KeyedStep, ProcessorStep
-from braided.kinds.operator.first_state import Imported
-from braided.query.checkpoint import BatchTimes
+from braided.flow.graph import Flow
+from braided.spark.offset_log import BatchTimes
 from braided.store.history.manifest import View
+from braided.tasks.first_state import FirstState
 
 __all__ = ["Alarm", "due_slots", "next_alarm"]
 
@@ -21,18 +21,18 @@ def due_slots(
     view: View,
     tables: Mapping[str, RoutingTable],
     times: BatchTimes,
-    initial: Mapping[str, Imported],
+    initial: Mapping[str, FirstState],
 ) -> dict[str, dict[int, list[int]]]:
     """The slots whose next timer has come, by operator and channel."""
     found: dict[str, dict[int, list[int]]] = {}
     for step in flow.steps:
         known = view.operators.get(step.name)
-        if isinstance(step, AggregateStep) and step.mode == "complete":
+        if step.visits_all_slots:
             found[step.name] = _all_slots(tables[step.name])
             continue
         timers = known.due if known is not None else {}
-        if isinstance(step, ProcessorStep) and step.name in initial:
-            timers = initial[step.name].due  # as in Spark, they may be due at once
+        if step.fires_at_start and step.name in initial:
+            timers = initial[step.name].due
         if not timers or not step.fires:
             continue
         now_ms = times.watermark_ms if step.time_mode == "EventTime" else times.batch_time_ms
@@ -61,7 +61,7 @@ def next_alarm(
     for step in flow.steps:
         known = view.operators.get(step.name)
         waits = known is not None and bool(known.due) and step.fires
-        if had_input and _minds_watermark(step) and (waits or empty_batches):
+        if had_input and step.minds_watermark and (waits or empty_batches):
             # Rows may have moved the watermark, also such as never came here, and only the next
             # batch knows. As in Spark it comes also if no timer waits for it: from then on rows
             # behind the watermark are late, whenever they arrive.
@@ -74,10 +74,6 @@ def next_alarm(
         elif first <= watermark_ms:
             now = True
     return Alarm(now, due_ms)
-
-
-def _minds_watermark(step: KeyedStep) -> bool:
-    return step.time_mode == "EventTime" and (step.fires or not isinstance(step, AggregateStep))
 
 
 def _all_slots(table: RoutingTable) -> dict[int, list[int]]:

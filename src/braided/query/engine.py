@@ -30,24 +30,21 @@ from braided.errors import (
     NondeterministicBatchError,
     WorkerLostError,
 )
-from braided.flow.graph import AggregateStep, Flow, OperatorStep, ProcessorStep
+from braided.flow.graph import Flow
 from braided.flow.inputs import Inputs
 from braided.flow.key_hashes import key_hashes
-from braided.kinds.operator.first_state import Imported, write_initial
-from braided.kinds.processor.first_state import write_first_state
-from braided.kinds.processor.native_import import Import, imported_meta, read_import
-from braided.operator.definition import state_codec
+from braided.flow.step import KeyedStep
 from braided.options import Options
 from braided.query import checkpoint
-from braided.query.checkpoint import BatchTimes, SparkLog
 from braided.query.commands import Commands
-from braided.query.commit import CONTROL, Outcome, manifest_of
+from braided.query.commit import CONTROL, manifest_of
 from braided.query.due import due_slots, next_alarm
 from braided.query.gate import Gate, Stopped
 from braided.query.plan import FlowPlan
 from braided.query.progress import ProgressLog, Steps, section
 from braided.query.reserve import Reserve
 from braided.sinks.files import Sink, Sitting
+from braided.spark.offset_log import BatchTimes, SparkLog
 from braided.spark.session_settings import configure
 from braided.spark.tick import Bell
 from braided.steering.arriving import input_size
@@ -55,6 +52,7 @@ from braided.steering.control_thread import Batch, Helm
 from braided.steering.event_log import EventLog
 from braided.steering.policies import policies_of
 from braided.steering.sampling import Sampler, waiting_rows
+from braided.store.durable.files import checkpoint_files
 from braided.store.durable.lease import Lease
 from braided.store.history.garbage import Collector
 from braided.store.history.manifest import CarryFile, OperatorMeta, OperatorView, Prepared, View
@@ -62,9 +60,11 @@ from braided.store.history.manifest_log import Manifests
 from braided.store.slots.channel_state import Limits
 from braided.store.slots.lmdb_cache import claim, host_directory
 from braided.tasks.failure import from_worker, is_interrupt, is_lost_worker
+from braided.tasks.first_state import FirstState
+from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ChannelReport, ReportBox
 from braided.tasks.spec import BatchSpec, Rehousing
-from braided.tasks.state_location import Place
+from braided.tasks.state_location import StateLocation
 
 __all__ = ["Engine"]
 
@@ -101,7 +101,7 @@ class Engine:
         self._sinks = dict(zip(_sink_names(sinks), zip(flow.ends, sinks, strict=True), strict=True))
         self._spark = spark
         self._log = SparkLog(Path(location))
-        self._files = checkpoint.braided_files(Path(location))
+        self._files = checkpoint_files(Path(location))
         self.bell = Bell()
         self._manifests = Manifests(self._files)
         self._lease = Lease.acquire(self._files, f"query on {location}")
@@ -131,7 +131,7 @@ class Engine:
             self._inputs,
             metas,
             self.options.order_preserving,
-            self._place(),
+            self._location(),
             self._box.accumulator,
             self.options.on_error == "divert",
         )
@@ -178,11 +178,6 @@ class Engine:
 
     def _fit(self) -> dict[str, OperatorMeta]:
         """The operators as the checkpoint knows them, or will from now on."""
-        codecs = {
-            step.name: state_codec(step.operator)
-            for step in self.flow.steps
-            if isinstance(step, OperatorStep)
-        }
         metas = {
             step.name: OperatorMeta(
                 ordinal=0,
@@ -194,20 +189,17 @@ class Engine:
             )
             for step in self.flow.steps
         }
+        continued = {step.name: step.continued for step in self.flow.steps}
         asked = self.options.slots if "slots" in self.options.given else None
-        declared = {
-            step.name: step.declared for step in self.flow.steps if isinstance(step, ProcessorStep)
-        }
-        fitted = checkpoint.fit(self.view, metas, codecs, asked, declared)
-        self._imports: dict[str, Import] = {}
-        for name in declared:
-            found = read_import(self._files, name) if name not in self.view.operators else None
-            if found is not None:
-                self._imports[name] = found
-                fitted[name] = imported_meta(found, name, fitted[name], declared[name])
+        fitted = checkpoint.fit(self.view, metas, continued, asked)
+        self._imports: dict[str, FirstState] = {}
+        for step in self._new_steps():
+            brought_in = step.imported(self._files, fitted[step.name])
+            if brought_in is not None:
+                fitted[step.name], self._imports[step.name] = brought_in
         return fitted
 
-    def _place(self) -> Place:
+    def _location(self) -> StateLocation:
         base = self.options.cache_dir or self._spark.conf.get("spark.local.dir", None)
         base = base or tempfile.gettempdir()
         claim(host_directory(Path(base), self._flow_id), self._files.root)
@@ -216,7 +208,7 @@ class Engine:
             snapshot_factor=self.options.snapshot_factor,
             snapshots_per_task=self.options.snapshot_per_task,
         )
-        return Place(self._flow_id, self._files.root, base, limits)
+        return StateLocation(self._flow_id, self._files.root, base, limits)
 
     def _steered(self, memory: str | None) -> Helm:
         context = self._spark.sparkContext
@@ -265,7 +257,7 @@ class Engine:
         can't be pinned.
         """
         step = next(step for step in self.flow.steps if step.name == name)
-        if isinstance(step, AggregateStep):
+        if not step.can_be_pinned:
             return None
         return key_hashes(self._spark, step.key_schema, key)
 
@@ -302,7 +294,7 @@ class Engine:
 
     def _run(self, df: DataFrame, batch: int) -> None:
         if not self._configured:
-            configure(df.sparkSession, self.flow)
+            configure(df.sparkSession, [step.arriving for step in self.flow.steps])
             self._configured = True
         if batch == self.view.batch:
             self._redelivered(df, batch)
@@ -450,29 +442,20 @@ class Engine:
             frames.close()
         return tuple(outputs), fed_back
 
-    def _initial(self, batch: int, times: BatchTimes) -> dict[str, Imported]:
+    def _initial(self, batch: int, times: BatchTimes) -> dict[str, FirstState]:
         """Writes what operators that are new to the checkpoint start with."""
         made = {}
         for step in self._new_steps():
-            meta, root = self._metas[step.name], self._files.root
-            if isinstance(step, ProcessorStep):
-                if step.name in self._imports:
-                    made[step.name] = self._imports[step.name].content
-                elif step.initial is not None:
-                    made[step.name] = write_first_state(step, meta, root, batch, times)
-            elif step.initial is not None:
-                made[step.name] = write_initial(
-                    step.initial, step.operator, step.name, step.key_schema, meta, root, batch
-                )
+            if step.name in self._imports:
+                made[step.name] = self._imports[step.name]
+            elif step.starts_with_state:
+                meta, root = self._metas[step.name], self._files.root
+                made[step.name] = step.write_first_state(meta, root, batch, times)
         return made
 
-    def _new_steps(self) -> list[OperatorStep | ProcessorStep]:
-        """Operators that the checkpoint does not know yet."""
-        return [
-            step
-            for step in self.flow.steps
-            if not isinstance(step, AggregateStep) and step.name not in self.view.operators
-        ]
+    def _new_steps(self) -> list[KeyedStep]:
+        """Steps that the checkpoint does not know yet."""
+        return [step for step in self.flow.steps if step.name not in self.view.operators]
 
     # -- commit and publish ----------------------------------------------------------------
 
@@ -535,7 +518,7 @@ class Engine:
         now, due_ms = next_alarm(
             self.flow, self.view, self._late_watermark_ms, had_input, self._empty_batches
         )
-        starts = (s.initial is not None or s.name in self._imports for s in self._new_steps())
+        starts = (s.starts_with_state or s.name in self._imports for s in self._new_steps())
         if now or self.view.carry or any(starts):
             self.bell.ring()
         self.bell.set_due(due_ms)

@@ -16,26 +16,23 @@ from pyspark.sql import functions as F
 
 from braided.control.routing.table import RoutingTable
 from braided.flow.graph import (
-    AggregateStep,
     Fed,
     Flow,
     Input,
     Keyed,
     Mapped,
     Node,
-    ProcessorStep,
     United,
 )
 from braided.flow.inputs import Inputs
-from braided.flow.route import late_filter, order_columns, quoted
 from braided.flow.two_sided import united_sides
-from braided.kinds.aggregate.stage import AggregateStage
-from braided.kinds.operator.stage import Stage
-from braided.kinds.processor.stage import ProcessorStage
+from braided.spark.sql_text import quoted
 from braided.store.history.manifest import CarryFile, OperatorMeta
 from braided.tasks.carry import read_carry, write_carry
+from braided.tasks.columns import order_columns
 from braided.tasks.spec import BATCH_PROPERTY, BatchSpec
-from braided.tasks.state_location import Place
+from braided.tasks.stage import KeyedStage, StageSetting
+from braided.tasks.state_location import StateLocation
 
 __all__ = ["BatchFrames", "FlowPlan"]
 
@@ -68,30 +65,23 @@ class FlowPlan:
         inputs: Inputs,
         metas: Mapping[str, OperatorMeta],
         ordered: bool,
-        place: Place,
+        location: StateLocation,
         reports: Accumulator[list[bytes]],
         divert: bool,
     ) -> None:
         self.flow = flow
         self.inputs = inputs
         self.ordered = ordered
-        self.place = place
+        self.location = location
         self.order: dict[Node, int] = {}
-        self.stages: dict[Node, Stage | AggregateStage] = {}
+        self.stages: dict[Node, KeyedStage] = {}
         for node in flow.nodes:
             before = [self.order[parent] for parent in flow.parents(node)]
             if isinstance(node, Keyed):
                 count = before[0] if len(before) == 1 else max(before) + 1
-                name = node.step.name
                 step = flow.step(node)
-                if isinstance(step, AggregateStep):
-                    self.stages[node] = AggregateStage(step, metas[name], count, place, reports)
-                elif isinstance(step, ProcessorStep):
-                    self.stages[node] = ProcessorStage(
-                        step, metas[name], count, place, reports, False
-                    )
-                else:
-                    self.stages[node] = Stage(step, metas[name], count, place, reports, divert)
+                setting = StageSetting(metas[step.name], count, location, reports, divert)
+                self.stages[node] = step.stage(setting)
                 self.order[node] = count + 1
             elif isinstance(node, United):
                 self.order[node] = max(before) + 1
@@ -180,7 +170,7 @@ class BatchFrames:
             own = [quoted(name) for name in target.step.input.names]
             frame = back.selectExpr(*renumbered, *own)
             name = f"carry/{attempt}-{number}.arrow"
-            found = write_carry(frame, self._plan.place.root, name, target.step.name)
+            found = write_carry(frame, self._plan.location.root, name, target.step.name)
             files += [found] if found is not None else []
         return files
 
@@ -244,7 +234,7 @@ class BatchFrames:
             frame = rows.with_order().selectExpr(*order_columns(rows.order), *own)
             admitted = []
         if carried:
-            rest = read_carry(frame.sparkSession, plan.place.root, carried, frame.schema)
+            rest = read_carry(frame.sparkSession, plan.location.root, carried, frame.schema)
             # In this order: a task of the operator before knows its channel by its partition.
             frame = frame.union(rest)
         keep = plan.ordered or node in plan.flow.before_keyed
@@ -281,10 +271,7 @@ def _late(node: Node) -> Callable[[int], str] | None:
         return node.late
     if isinstance(node, Fed):
         return _late(node.parent)
-    step = node.step if isinstance(node, Keyed) else None
-    if isinstance(step, ProcessorStep) and step.event_time:
-        return late_filter(quoted(step.event_time))
-    return None
+    return node.step.late_output if isinstance(node, Keyed) else None
 
 
 def _lengthened(rows: _Rows, order: int, last: int) -> DataFrame:

@@ -6,7 +6,7 @@ import time
 
 from pyspark.sql import SparkSession
 
-from braided.kinds.operator.run import import_task
+from braided.kinds.operator.task import import_task
 
 __all__ = ["Reserve"]
 

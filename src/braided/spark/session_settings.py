@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     ArrayType,
@@ -13,8 +15,6 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from braided.flow.graph import Flow
-
 __all__ = ["configure"]
 
 CHUNK_ROWS = 32_768
@@ -22,14 +22,16 @@ CHUNK_BYTES = 32 << 20
 """The largest chunk."""
 
 
-def configure(spark: SparkSession, flow: Flow) -> None:
-    """Settings of the query's own session; the user's is another."""
+def configure(spark: SparkSession, arriving: Iterable[StructType]) -> None:
+    """Settings of the query's own session, the user's is another; `arriving` are the rows that its
+    tasks get.
+    """
     # Adaptive execution would drop the tasks of empty channels.
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "false")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(CHUNK_ROWS))
     # To weigh each row costs a tenth of the batch; rows of fixed width need no weighing.
-    bounded = all(_is_narrow(step.arriving) for step in flow.steps)
+    bounded = all(map(_is_narrow, arriving))
     most = 2**31 - 1 if bounded else CHUNK_BYTES
     spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(most))
 

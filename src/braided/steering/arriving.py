@@ -13,7 +13,7 @@ from typing import NamedTuple
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
-from braided.query.checkpoint import SparkLog
+from braided.spark.offset_log import SparkLog
 
 __all__ = ["Amount", "input_size", "known_bytes"]
 

@@ -27,13 +27,13 @@ from braided.control.policy import Wish
 from braided.control.routing.balance import channel_loads
 from braided.control.routing.executors import Layout
 from braided.control.routing.table import Pin, RoutingTable
-from braided.flow.route import PLACE_SHIFT, is_place_of
-from braided.query.commit import Outcome
 from braided.steering.arriving import Amount
 from braided.steering.event_log import EventLog
 from braided.steering.policies import Policies
 from braided.steering.sampling import Sampler
 from braided.store.history.manifest import View
+from braided.tasks.columns import PLACE_SHIFT, is_place_of
+from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ChannelReport
 
 __all__ = ["Batch", "Helm"]

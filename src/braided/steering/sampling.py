@@ -15,9 +15,9 @@ import numpy as np
 from braided.control.measure.view import FlowSample, HeavyKey, OperatorSample
 from braided.control.routing.table import Loads, RoutingTable
 from braided.flow.graph import Flow, Keyed, Node
-from braided.flow.route import PLACE_SHIFT
-from braided.query.commit import Outcome
 from braided.store.history.manifest import OperatorView, View
+from braided.tasks.columns import PLACE_SHIFT
+from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ChannelReport, KeyRows
 
 __all__ = ["EAGER_S", "Sampler", "upstream_of", "waiting_rows"]

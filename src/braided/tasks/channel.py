@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import perf_counter_ns
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,7 +29,7 @@ from braided.tasks.failure import to_text
 from braided.tasks.reports import ChannelReport, KeyRows, ReportBox, SlotReport
 from braided.tasks.spec import BATCH_PROPERTY, BatchSpec, ChannelSpec
 
-__all__ = ["Channel", "in_task"]
+__all__ = ["Channel", "ChannelTask"]
 
 
 class Channel:
@@ -136,28 +137,34 @@ class Channel:
         )
 
 
-def in_task(
-    begin: Callable[[BatchSpec, int], Channel],
-    reports: Accumulator[list[bytes]],
-    chunks: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """Runs a channel in a task of Spark's: its output, and at the end its report."""
-    context = TaskContext.get()
-    assert context is not None
-    settle()
-    batch = BatchSpec.decode(context.getLocalProperty(BATCH_PROPERTY) or "")
-    failpoints.arm(batch.failpoint)
-    try:
-        run = begin(batch, context.partitionId())
+class ChannelTask:
+    """What `mapInArrow` calls in every partition: a channel in a task of Spark's."""
+
+    def __init__(self, spec: Any, reports: Accumulator[list[bytes]]) -> None:
+        self.spec = spec
+        self._reports = reports
+
+    def begin(self, batch: BatchSpec, channel: int) -> Channel:
+        raise NotImplementedError
+
+    def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The channel's output, and at the end its report."""
+        context = TaskContext.get()
+        assert context is not None
+        settle()
+        batch = BatchSpec.decode(context.getLocalProperty(BATCH_PROPERTY) or "")
+        failpoints.arm(batch.failpoint)
         try:
-            for chunk in run.process(chunks):
-                begun_ns = perf_counter_ns()
-                yield chunk
-                run.waited_ns += perf_counter_ns() - begun_ns
-        except BaseException:
-            run.abandon()
-            raise
-        report = run.finish()
-    except BraidedError as error:
-        raise RuntimeError(to_text(error)) from None
-    reports.add([ReportBox.encode(batch.token, report)])
+            run = self.begin(batch, context.partitionId())
+            try:
+                for chunk in run.process(chunks):
+                    begun_ns = perf_counter_ns()
+                    yield chunk
+                    run.waited_ns += perf_counter_ns() - begun_ns
+            except BaseException:
+                run.abandon()
+                raise
+            report = run.finish()
+        except BraidedError as error:
+            raise RuntimeError(to_text(error)) from None
+        self._reports.add([ReportBox.encode(batch.token, report)])

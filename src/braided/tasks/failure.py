@@ -64,12 +64,15 @@ def diverted(error: Exception) -> str:
     return "\n".join(filter(None, (said, _user_lines(error))))
 
 
+_BETWEEN = ("/braided/kinds/", "/braided/tasks/", "/braided/dict_functions/decorator.py")
+"""Files of ours between Spark and a user's code: what they did is of no help to who reads."""
+
+
 def _user_lines(error: Exception) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.endswith("/braided/api/managed.py")
-        and "/braided/engine/" not in frame.filename
+        if not any(ours in frame.filename for ours in _BETWEEN)
     ]
     return "".join(traceback.format_list(frames)).rstrip()
 

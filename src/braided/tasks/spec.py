@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from braided.kinds.operator.program import PackedProgram
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
 from braided.store.slots.channel_state import Limits
+from braided.tasks.packing import PackedProgram
 
 __all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelSpec", "Rehousing", "TaskSpec"]
 
@@ -78,5 +78,3 @@ class TaskSpec(ChannelSpec):
     program: PackedProgram
     divert: bool = False
     """Whether a row whose operator raises goes to the dead letters."""
-    processor: bool = False
-    """Whether the program is a StatefulProcessor's."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from braided.store.slots.channel_state import Limits
 
-__all__ = ["Place"]
+__all__ = ["StateLocation"]
 
 
 @dataclass(frozen=True)
-class Place:
+class StateLocation:
     """Where a query's state is."""
 
     flow: str

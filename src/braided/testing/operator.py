@@ -18,6 +18,7 @@ import uuid
 import weakref
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,19 @@ from pyspark.sql.types import StructType
 
 from braided.control.routing.table import RoutingTable
 from braided.errors import DefinitionError
-from braided.kinds.operator.run import run_of
+from braided.kinds.operator.step import continued_fields
+from braided.kinds.operator.task import run_of
 from braided.operator.definition import Operator, state_codec
 from braided.operator.times import as_datetime, as_ms
 from braided.query.checkpoint import fit
-from braided.query.commit import Outcome, manifest_of
+from braided.query.commit import manifest_of
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta, View
 from braided.store.history.manifest_log import Manifests
 from braided.store.records.codec import CODEC
 from braided.store.slots.channel_state import ChannelState, Limits
 from braided.store.slots.keys import record_key, unwrap
+from braided.tasks.outcome import Outcome
 from braided.tasks.output import OutputEncoder
 from braided.tasks.spec import BatchSpec, TaskSpec
 from braided.testing.ddl import parse_schema
@@ -174,7 +177,8 @@ class OperatorHarness:
             codec=CODEC,
             time_mode=self._time_mode,
         )
-        fitted = fit(self._view, {self._name: meta}, {self._name: codec}, None)
+        continued = partial(continued_fields, self._name, operator)
+        fitted = fit(self._view, {self._name: meta}, {self._name: continued}, None)
         self._meta = fitted[self._name]
         self._operator = operator
         self._program = None

@@ -14,8 +14,8 @@ from pyspark.sql import Row
 from pyspark.sql.types import LongType, StructField, StructType, _infer_type, _merge_type
 
 from braided.errors import DefinitionError
-from braided.flow.route import PLACE, PLACE_SHIFT, order_columns
 from braided.kinds.operator.program import Program
+from braided.tasks.columns import PLACE, PLACE_SHIFT, order_columns
 from braided.tasks.output import OutputEncoder
 from braided.tasks.rows import RowFactory
 

@@ -38,9 +38,10 @@ from braided import failpoints
 from braided.api.query import ElasticQuery
 from braided.api.stream import Stream, stream
 from braided.errors import DefinitionError
-from braided.flow.graph import OperatorStep, flow_of
-from braided.flow.route import quoted
+from braided.flow.graph import flow_of
 from braided.kinds.operator.contents import state_of
+from braided.kinds.operator.step import OperatorStep
+from braided.spark.sql_text import quoted
 
 __all__ = ["StreamTest"]
 

@@ -22,9 +22,10 @@ from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype
 
 from braided.control.routing.table import RoutingTable
 from braided.errors import UnsupportedError
-from braided.flow.route import Route, quoted
+from braided.flow.route import Route
 from braided.kinds.aggregate.functions import ORDER, Call, Recipe, recipe_of
 from braided.spark.catalyst import Catalyst, Exchange
+from braided.spark.sql_text import quoted
 from braided.store.aggregates.merge import Merger, Part
 
 __all__ = ["Aggregation"]

@@ -13,18 +13,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.accumulators import Accumulator
 
 from braided import failpoints
 from braided.errors import OperatorError
-from braided.flow.route import PLACE_SHIFT, order_columns
 from braided.kinds.aggregate.program import AggregateProgram
 from braided.store.aggregates.merge import SumOverflow
 from braided.store.slots.channel_state import SlotState
@@ -38,7 +35,8 @@ from braided.store.slots.keys import (
     unwrap,
     wrap,
 )
-from braided.tasks.channel import Channel, in_task
+from braided.tasks.channel import Channel, ChannelTask
+from braided.tasks.columns import PLACE_SHIFT, order_columns
 from braided.tasks.spec import BatchSpec, ChannelSpec
 
 __all__ = ["AggregateSpec", "AggregateTask"]
@@ -49,17 +47,6 @@ OUTPUT_ROWS = 32_768
 @dataclass(frozen=True)
 class AggregateSpec(ChannelSpec):
     program: AggregateProgram
-
-
-class AggregateTask:
-    """What `mapInArrow` calls in every partition."""
-
-    def __init__(self, spec: AggregateSpec, reports: Accumulator[list[bytes]]) -> None:
-        self._spec = spec
-        self._reports = reports
-
-    def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return in_task(partial(AggregateRun, self._spec), self._reports, chunks)
 
 
 class AggregateRun(Channel):
@@ -278,6 +265,13 @@ class AggregateRun(Channel):
         self.note((*tags, *columns))
         names = [*order_columns(self.spec.order + 1), *names]
         return pa.RecordBatch.from_arrays([*tags, *columns], names=names)
+
+
+class AggregateTask(ChannelTask):
+    """One channel of an aggregation."""
+
+    def begin(self, batch: BatchSpec, channel: int) -> AggregateRun:
+        return AggregateRun(self.spec, batch, channel)
 
 
 def _suffixes(keys: list[bytes]) -> tuple[list[bytes], list[int]]:

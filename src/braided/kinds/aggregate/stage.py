@@ -1,7 +1,7 @@
 """An aggregation as a stage of a batch's plan.
 
     rows -> Spark's partial aggregates -> exchange by channel -> Spark's final aggregates
-         -> merged with the state (`aggregate_task.py`) -> Spark's last expressions
+         -> merged with the state (`run.py`) -> Spark's last expressions
 
 Spark would put an exchange of its own between its two halves, and a second one would have to bring
 the results to their channels. Ours takes its place: what travels is one row per key and
@@ -14,40 +14,33 @@ merge them first, and one row of each goes on to the channel, where the task mer
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from braided.control.routing.table import RoutingTable
-from braided.flow.graph import AggregateStep
-from braided.flow.route import PLACE, Keys, Route, order_columns
+from braided.flow.route import Keys, Route
+from braided.kinds.aggregate.aggregation import Aggregation
 from braided.kinds.aggregate.functions import ORDER
 from braided.kinds.aggregate.program import AggregateProgram
 from braided.kinds.aggregate.run import AggregateSpec, AggregateTask
-from braided.store.history.manifest import OperatorMeta
-from braided.tasks.stage import Mapped
-from braided.tasks.state_location import Place
+from braided.tasks.columns import PLACE, order_columns
+from braided.tasks.stage import KeyedStage, StageSetting
 
 __all__ = ["AggregateStage"]
 
 
-class AggregateStage(Mapped):
-    """An aggregation."""
+class AggregateStage(KeyedStage):
+    """An aggregation with all that does not change between batches."""
 
     def __init__(
-        self,
-        step: AggregateStep,
-        meta: OperatorMeta,
-        order: int,
-        place: Place,
-        reports: Accumulator[list[bytes]],
+        self, name: str, mode: str, aggregation: Aggregation, setting: StageSetting
     ) -> None:
-        super().__init__(meta, order, place, step.aggregation.columns)
-        self.step = step
-        self._aggregation = step.aggregation
-        names = [step.aggregation.groups[i] for i in step.aggregation.key_order]
-        self._route = Route(Keys(tuple(names)), meta.slots, order)
-        self._reports = reports
+        super().__init__(setting, aggregation.columns)
+        self._name = name
+        self._mode = mode
+        self._aggregation = aggregation
+        names = [aggregation.groups[i] for i in aggregation.key_order]
+        self._route = Route(Keys(tuple(names)), setting.meta.slots, setting.order)
 
     def apply(
         self,
@@ -57,7 +50,6 @@ class AggregateStage(Mapped):
         aged: bool,
         tagged: bool,
     ) -> DataFrame:
-        """Rows in, as `Route.apply` takes them; results out, with order columns if tagged."""
         aggregation = self._aggregation
         if aggregation.ordered:
             ordered = frame.selectExpr(*admitted, "*") if admitted else frame
@@ -76,8 +68,8 @@ class AggregateStage(Mapped):
         width = len(aggregation.groups)
         schema = to_arrow_schema(aggregation.columns, timezone="UTC")
         program = AggregateProgram(
-            name=self.step.name,
-            mode=self.step.mode,
+            name=self._name,
+            mode=self._mode,
             groups=_part(schema, range(width)),
             partials=_part(schema, range(width, len(schema))),
             key_order=aggregation.key_order,
@@ -87,7 +79,7 @@ class AggregateStage(Mapped):
             sub_keys=aggregation.sub_keys,
         )
         spec = AggregateSpec(program=program, **self._shared(keep_order))
-        return AggregateTask(spec, self._reports), [*aggregation.columns.names, PLACE]
+        return AggregateTask(spec, self.setting.reports), [*aggregation.columns.names, PLACE]
 
 
 def _part(schema: pa.Schema, places: range) -> pa.Schema:

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from braided.operator.definition import Operator, state_codec
-from braided.query.checkpoint import braided_files
+from braided.store.durable.files import checkpoint_files
 from braided.store.history.manifest_log import Manifests
 from braided.store.slots.channel_state import ChannelState, Limits
 from braided.store.slots.keys import KeyCodec, unwrap
@@ -25,7 +25,7 @@ _RECORDS = (b"k", b"K")
 
 def newest_batch(checkpoint: str | Path) -> int:
     """The newest batch that has a manifest; -1 when there is none."""
-    newest = Manifests(braided_files(Path(checkpoint))).newest()
+    newest = Manifests(checkpoint_files(Path(checkpoint))).newest()
     return -1 if newest is None else newest
 
 
@@ -36,7 +36,7 @@ def state_of(
 
     `key` is the schema of the grouping columns. Nothing must write the checkpoint meanwhile.
     """
-    files = braided_files(Path(checkpoint))
+    files = checkpoint_files(Path(checkpoint))
     manifests = Manifests(files)
     view = manifests.view_at(newest_batch(checkpoint)).operators.get(name)
     if view is None:

@@ -1,10 +1,4 @@
-"""State that an operator starts with: a DataFrame, written as snapshots before its first batch.
-
-A Spark job sends the rows to the slots of their keys, as the route does with the rows of a stream,
-and writes one snapshot for each task. The operator's first batch reads its slots on top of these
-files, and the manifest of that batch names them before its own: so they count from the moment the
-batch does. Before that they are files that nobody names; the job then runs again at the next start.
-"""
+"""The state that an Operator starts with: rows of a DataFrame as records of its fields."""
 
 from __future__ import annotations
 
@@ -17,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
@@ -31,34 +25,20 @@ from pyspark.sql.types import (
 )
 
 from braided.errors import DefinitionError, StateValueError
-from braided.flow.route import quoted
+from braided.flow.route import slot_sql
 from braided.operator.definition import Operator, state_codec
-from braided.store.durable.files import Files
+from braided.spark.sql_text import quoted
 from braided.store.history.manifest import OperatorMeta
-from braided.store.history.runs import SNAP_SUFFIX, RunFile, write_run
 from braided.store.records.stored_fields import is_nullable, shape_of
 from braided.store.slots.keys import KeyCodec, record_key, timer_key, wrap
 from braided.tasks.failure import from_worker, to_text
+from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_snapshot
 from braided.tasks.rows import RowFactory
 
-__all__ = ["RUN_SCHEMA", "Imported", "check_initial", "imported", "write_initial"]
+__all__ = ["check_initial", "write_initial"]
 
 _SLOT = "__braided_slot"
 _TIMERS = "timers"
-RUN_SCHEMA = (
-    "name string, digest string, bytes long, slots string, keys long, size long, due string"
-)
-
-
-class Imported(msgspec.Struct, frozen=True):
-    """What an operator starts with."""
-
-    runs: tuple[RunFile, ...] = ()
-    keys: int = 0
-    bytes: int = 0
-    due: dict[int, int] = {}
-
-
 def check_initial(initial: DataFrame, operator: type[Operator], key: StructType) -> None:
     """Raises DefinitionError unless the DataFrame has the grouping columns and fields only."""
     if not isinstance(initial, DataFrame) or initial.isStreaming:
@@ -125,10 +105,10 @@ def write_initial(
     meta: OperatorMeta,
     root: str,
     batch: int,
-) -> Imported:
+) -> FirstState:
     """Writes the state that an operator starts with; nothing counts before a manifest names it."""
     keys = [quoted(column) for column in key.names]
-    slot = F.expr(f"int(pmod(xxhash64({', '.join(keys)}), {meta.slots}))").alias(_SLOT)
+    slot = F.expr(f"int({slot_sql(keys, meta.slots)})").alias(_SLOT)
     own = set(key.names)
     rest = [quoted(column) for column in initial.columns if column not in own]
     columns: list[str | Column] = [slot, *keys, *rest]
@@ -136,21 +116,9 @@ def write_initial(
     placed = initial.select(*columns).repartitionById(tasks, F.expr(f"{_SLOT} % {tasks}"))
     write = _Writer(operator, name, key, tuple(placed.columns[1 + len(keys) :]), root, batch)
     try:
-        found = placed.mapInArrow(write, RUN_SCHEMA).collect()
+        return first_state_of(placed.mapInArrow(write, RUN_SCHEMA).collect())
     except PySparkException as error:
         raise from_worker(error) or error from None
-    return imported(found)
-
-
-def imported(found: list[Row]) -> Imported:
-    """What the tasks of such a job have told."""
-    due = {int(slot): ms for row in found for slot, ms in json.loads(row.due).items()}
-    return Imported(
-        tuple(RunFile(row.name, row.digest, row.bytes, row.slots) for row in found),
-        sum(row["keys"] for row in found),
-        sum(row.size for row in found),
-        due,
-    )
 
 
 @dataclass(frozen=True)
@@ -168,7 +136,6 @@ class _Writer:
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             slots: dict[int, dict[bytes, bytes]] = {}
-            due: dict[int, int] = {}
             make = _Records(self)
             for chunk in chunks:
                 for slot, key, record, timers in make.records(chunk):
@@ -182,27 +149,11 @@ class _Writer:
                     content[place] = wrap(key, record) if is_long else record
                     for ms in timers:
                         content.update([timer_key(ms, key)])
-                        due[slot] = min(ms, due.get(slot, ms))
             if slots:
-                yield self._write(slots, due)
+                path = f"state/{self.name}/{self.batch}-initial-{uuid.uuid4().hex[:12]}"
+                yield write_snapshot(self.root, path, slots)
         except StateValueError as error:
             raise RuntimeError(to_text(error)) from None
-
-    def _write(self, slots: dict[int, dict[bytes, bytes]], due: dict[int, int]) -> pa.RecordBatch:
-        name = f"state/{self.name}/{self.batch}-initial-{uuid.uuid4().hex[:12]}{SNAP_SUFFIX}"
-        run = write_run(
-            Files(self.root),
-            name,
-            (
-                (slot, sorted(content), [content[place] for place in sorted(content)])
-                for slot, content in sorted(slots.items())
-            ),
-        )
-        keys = sum(place[:1] in b"kK" for content in slots.values() for place in content)
-        size = sum(len(k) + len(v) for content in slots.values() for k, v in content.items())
-        values = [run.name, run.digest, run.bytes, run.slots, keys, size, json.dumps(due)]
-        names = ["name", "digest", "bytes", "slots", "keys", "size", "due"]
-        return pa.RecordBatch.from_arrays([pa.array([value]) for value in values], names=names)
 
 
 class _Records:

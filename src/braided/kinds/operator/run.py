@@ -16,17 +16,16 @@ from time import perf_counter_ns
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-from pyspark.accumulators import Accumulator
 
 from braided import failpoints
 from braided.errors import BraidedError, StateValueError
-from braided.flow.route import PLACE_SHIFT, TIMER_SEQUENCE, order_columns
 from braided.kinds.operator.runtime import OperatorRuntime
 from braided.store.slots.channel_state import SlotState
 from braided.store.slots.keys import record_key, timer_bound, timer_key, timer_parts, unwrap, wrap
 from braided.store.variables.moving import move_key
 from braided.tasks.carry import Cut
-from braided.tasks.channel import Channel, in_task
+from braided.tasks.channel import Channel
+from braided.tasks.columns import PLACE_SHIFT, TIMER_SEQUENCE, order_columns
 from braided.tasks.failure import operator_failure
 from braided.tasks.heavy_keys import HeavyKeys
 from braided.tasks.reports import ChannelReport
@@ -37,11 +36,8 @@ __all__ = [
     "CALL_ROWS",
     "OUTPUT_ROWS",
     "ChannelRun",
-    "ChannelTask",
     "Group",
     "Tags",
-    "import_task",
-    "run_of",
 ]
 
 OUTPUT_ROWS = 8192
@@ -58,21 +54,6 @@ Tags: TypeAlias = list[tuple[int, ...]]
 
 
 log = logging.getLogger("braided")
-
-
-class ChannelTask:
-    """What `mapInArrow` calls in every partition."""
-
-    def __init__(self, spec: TaskSpec, reports: Accumulator[list[bytes]]) -> None:
-        self._spec = spec
-        self._reports = reports
-
-    def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return in_task(self._begin, self._reports, chunks)
-
-    def _begin(self, batch: BatchSpec, channel: int) -> ChannelRun:
-        spec = self._spec
-        return run_of(spec)(spec, spec.program.unpack(), batch, channel)
 
 
 class ChannelRun(Channel):
@@ -186,7 +167,7 @@ class ChannelRun(Channel):
                 raise self._failed(error, key_row, row) from None
 
     def _rows_of(self, chunk: pa.RecordBatch, first: int, width: int) -> list[Any]:
-        """What the operator is called with; of two inputs, rows of either (see twosided.py)."""
+        """What the operator is called with; of two inputs, rows of either (`flow/two_sided.py`)."""
         program = self.program
         if not program.sides:
             rows: list[Any] = program.rows.rows(chunk.select(range(first, first + width)))
@@ -466,28 +447,6 @@ class ChannelRun(Channel):
             lambda: cut.keep(self.files, program.name, f"carry/{self.attempt}.arrow"),
             self.heavy.found(self.rows_in),
         )
-
-
-def run_of(spec: TaskSpec) -> type[ChannelRun]:
-    """How a task runs: as a processor, so that it can take back what a hook did, or plainly."""
-    if spec.processor:
-        from braided.kinds.processor.run import ProcessorRun
-
-        return ProcessorRun
-    if spec.divert:
-        from braided.kinds.operator.divert import DivertingRun  # which is made from what is here
-
-        return DivertingRun
-    if spec.keep_order:
-        return ChannelRun
-    from braided.kinds.operator.whole_keys import WholeKeysRun
-
-    return WholeKeysRun
-
-
-def import_task(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Does nothing, in a worker that has imported this module and its libraries to do so."""
-    return chunks
 
 
 def _no_rows(rows: Any) -> None:

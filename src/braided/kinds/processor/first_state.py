@@ -2,7 +2,8 @@
 
 `handleInitialState` gives nothing out, so all there is of it is state: a Spark job calls it for
 every row, in the slots of the keys, and writes what it left as snapshots. The processor's first
-batch reads its slots on top of them, and the manifest of that batch names them (see initial.py).
+batch reads its slots on top of them, and the manifest of that batch names them
+(`tasks/first_state.py`).
 """
 
 from __future__ import annotations
@@ -14,61 +15,81 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from pyspark import Broadcast
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from braided.errors import BraidedError
-from braided.flow.graph import InitialRows, ProcessorStep
-from braided.flow.route import PLACE, PLACE_SHIFT, quoted
-from braided.kinds.operator.first_state import RUN_SCHEMA, Imported, imported
-from braided.kinds.operator.program import PackedProgram, pack
+from braided.flow.route import place_sql, slot_of_place
 from braided.kinds.processor.input import Groups, PandasReader, RowReader
 from braided.kinds.processor.program import ProcessorProgram
 from braided.kinds.processor.run import ProcessorRuntime
-from braided.kinds.processor.stage import program_of
-from braided.query.checkpoint import BatchTimes
+from braided.spark.offset_log import BatchTimes
+from braided.spark.sql_text import quoted
 from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.slot import SlotState, empty_slot
+from braided.tasks.columns import PLACE
 from braided.tasks.failure import from_worker, operator_failure, to_text
-from braided.tasks.first_state import snapshot
+from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_snapshot
 from braided.tasks.heavy_keys import HeavyKeys
+from braided.tasks.packing import PackedProgram, pack
 
-__all__ = ["handle_initial", "placed_initial", "unnamed", "write_first_state"]
+__all__ = [
+    "InitialRows",
+    "handle_initial",
+    "initial_program",
+    "placed_initial",
+    "unnamed",
+    "write_first_state",
+]
+
+
+@dataclass(frozen=True)
+class InitialRows:
+    """Rows that a processor makes its first state of, before its first batch."""
+
+    df: DataFrame
+    keys: tuple[str, ...]
+    """The grouping columns, in the order of the processor's."""
 
 
 def write_first_state(
-    step: ProcessorStep, meta: OperatorMeta, root: str, batch: int, times: BatchTimes
-) -> Imported:
+    initial: InitialRows,
+    program: ProcessorProgram,
+    broadcasts: tuple[Broadcast[Any], ...],
+    meta: OperatorMeta,
+    root: str,
+    batch: int,
+    times: BatchTimes,
+) -> FirstState:
     """Runs `handleInitialState`; nothing counts before a manifest names what it left."""
-    assert step.initial is not None
-    df, program = placed_initial(step, step.initial, meta.slots)
+    df = placed_initial(initial, meta.slots)
     tasks = min(meta.slots, 4 * df.sparkSession.sparkContext.defaultParallelism)
-    slot = f"shiftright({PLACE}, {PLACE_SHIFT})"
-    placed = df.repartitionById(tasks, F.expr(f"int({slot} % {tasks})")).sortWithinPartitions(
-        PLACE, *map(quoted, step.initial.keys)
+    slot = F.expr(f"{slot_of_place()} % {tasks}")
+    placed = df.repartitionById(tasks, slot).sortWithinPartitions(
+        PLACE, *map(quoted, initial.keys)
     )
-    write = _Writer(program, meta.history, root, batch, times)
+    packed = pack(initial_program(initial, program), broadcasts)
+    write = _Writer(packed, meta.history, root, batch, times)
     try:
-        return imported(unnamed(placed).mapInArrow(write, RUN_SCHEMA).collect())
+        return first_state_of(unnamed(placed).mapInArrow(write, RUN_SCHEMA).collect())
     except PySparkException as error:
         raise from_worker(error) or error from None
 
 
-def placed_initial(
-    step: ProcessorStep, initial: InitialRows, slots: int
-) -> tuple[DataFrame, PackedProgram]:
-    """The rows with their places, and the processor as one that reads such rows."""
-    df, names = initial.df, initial.keys
-    keys = ", ".join(map(quoted, names))
-    place = f"shiftleft(pmod(xxhash64({keys}), {slots}), {PLACE_SHIFT}) AS {PLACE}"
-    program = replace(
-        program_of(step),
-        input=df.schema,
-        key_positions=tuple(df.columns.index(name) for name in names),
-    )
-    placed = df.selectExpr(*map(quoted, df.columns), place)
-    return placed, pack(program, step.broadcasts)
+def placed_initial(initial: InitialRows, slots: int) -> DataFrame:
+    """The rows with the places of their keys."""
+    df = initial.df
+    place = place_sql([quoted(name) for name in initial.keys], slots)
+    return df.selectExpr(*map(quoted, df.columns), place)
+
+
+def initial_program(initial: InitialRows, program: ProcessorProgram) -> ProcessorProgram:
+    """The processor as one that reads such rows."""
+    columns = initial.df.columns
+    positions = tuple(columns.index(name) for name in initial.keys)
+    return replace(program, input=initial.df.schema, key_positions=positions)
 
 
 def unnamed(df: DataFrame) -> DataFrame:
@@ -117,7 +138,7 @@ class _Writer:
         if slots:
             operator = self.program.unpack().name
             path = f"state/{operator}/{self.batch}-initial-{uuid.uuid4().hex[:12]}"
-            yield snapshot(self.root, path, slots)
+            yield write_snapshot(self.root, path, slots)
 
     def _slots(self, chunks: Iterator[pa.RecordBatch]) -> dict[int, dict[bytes, bytes]]:
         program = self.program.unpack()

@@ -18,9 +18,9 @@ import pyarrow as pa
 from pyspark.sql.conversion import ArrowBatchTransformer
 from pyspark.sql.types import Row
 
-from braided.flow.route import PLACE_SHIFT
 from braided.kinds.processor.program import ProcessorProgram
 from braided.store.slots.keys import KeyCodec
+from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.heavy_keys import HeavyKeys
 from braided.tasks.rows import row_class
 

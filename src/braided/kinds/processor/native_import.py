@@ -3,7 +3,7 @@
 Spark's state data source reads a native checkpoint, one state variable at a time. Every row becomes
 a piece of state in bytes; a second job brings the pieces of a key together, writes its variables as
 a task would, and leaves snapshots below `import/`. The processor's first batch starts on them, as
-with `initialState` (see initial.py): they count from the moment its manifest does.
+with `initialState` (`tasks/first_state.py`): they count from the moment its manifest does.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from braided.errors import CheckpointMismatchError, StateNotFoundError, UnsupportedError
-from braided.inspect.contents import key_schema
-from braided.kinds.operator.first_state import RUN_SCHEMA, Imported, imported
+from braided.flow.key_schema import key_schema
 from braided.kinds.processor.state_values import key_codec, value_codec
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
@@ -35,7 +34,7 @@ from braided.store.slots.slot import SlotState, empty_slot
 from braided.store.variables.declared import Declaration, Declared, evolved
 from braided.store.variables.open_key import OpenKey
 from braided.store.variables.variables import Codec, ListVariable, MapVariable, ValueVariable
-from braided.tasks.first_state import snapshot
+from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_snapshot
 from braided.tasks.rows import RowFactory
 
 __all__ = ["Import", "import_native", "imported_meta", "read_import"]
@@ -55,7 +54,7 @@ class Import(msgspec.Struct, frozen=True):
     declared: str
     batch: int
     """The native batch whose state it is."""
-    content: Imported
+    content: FirstState
 
 
 def _path(name: str) -> str:
@@ -115,7 +114,7 @@ def import_native(
         "slot", "key", "variable", "sequence"
     )
     write = _Writer(declared.describe(), checkpoint.root, name)
-    content = imported(placed.mapInArrow(write, RUN_SCHEMA).collect())
+    content = first_state_of(placed.mapInArrow(write, RUN_SCHEMA).collect())
     key = about.key_schema(spark)
     types = ",".join(field.dataType.simpleString() for field in key.fields)
     found = Import(types, slots, about.time_mode, declared.describe(), about.batch, content)
@@ -302,7 +301,7 @@ class _Writer:
             key.close()
         if slots:
             path = f"import/{self.name}/{uuid.uuid4().hex[:12]}"
-            yield snapshot(self.root, path, {n: slot.items() for n, slot in slots.items()})
+            yield write_snapshot(self.root, path, {n: slot.items() for n, slot in slots.items()})
 
 
 class _Taker:

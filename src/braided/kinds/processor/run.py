@@ -2,7 +2,7 @@
 
 Keys come one after the other with their rows, then the timers that are due, in the order of their
 time, then what has expired is swept out of the slots that were touched. All the rest, from routing
-to the changelog, is as with any operator (task.py).
+to the changelog, is as with any operator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pyspark.sql.types import Row
 
 from braided import failpoints
 from braided.errors import OutputSchemaError
-from braided.flow.route import PLACE_SHIFT, TIMER_SEQUENCE
 from braided.kinds.operator.run import OUTPUT_ROWS, ChannelRun
 from braided.kinds.processor.handle import ProcessorHandle
 from braided.kinds.processor.input import Groups, PandasReader, RowReader
@@ -33,6 +32,7 @@ from braided.store.variables.expiry import sweep
 from braided.store.variables.layout import variable_prefix
 from braided.store.variables.open_key import OpenKey
 from braided.tasks.carry import Cut
+from braided.tasks.columns import PLACE_SHIFT, TIMER_SEQUENCE
 from braided.tasks.rows import RowFactory
 
 __all__ = ["ProcessorRun", "ProcessorRuntime"]

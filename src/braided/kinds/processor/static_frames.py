@@ -14,18 +14,24 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from braided.errors import BraidedError
-from braided.flow.graph import ProcessorStep
-from braided.flow.route import PLACE, PLACE_SHIFT, Route, quoted
-from braided.kinds.operator.program import PackedProgram, pack
-from braided.kinds.processor.first_state import handle_initial, placed_initial, unnamed
+from braided.flow.route import Route, slot_of_place
+from braided.kinds.processor.first_state import (
+    handle_initial,
+    initial_program,
+    placed_initial,
+    unnamed,
+)
 from braided.kinds.processor.program import ProcessorProgram
 from braided.kinds.processor.run import ProcessorRun
-from braided.kinds.processor.stage import program_of
+from braided.kinds.processor.step import ProcessorStep
+from braided.spark.sql_text import quoted
 from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.channel_state import Limits
 from braided.store.slots.slot import SlotState, empty_slot
 from braided.store.variables.declared import VARIABLES
+from braided.tasks.columns import PLACE
 from braided.tasks.failure import to_text
+from braided.tasks.packing import PackedProgram, pack
 from braided.tasks.spec import BatchSpec, ChannelSpec, TaskSpec
 
 __all__ = ["process_batch"]
@@ -41,13 +47,12 @@ def process_batch(df: DataFrame, step: ProcessorStep) -> DataFrame:
     rows = route.placed(df.select("*", *hidden) if hidden else df)
     order, first = [F.col(PLACE)], None
     if step.initial is not None:
-        begin, first = placed_initial(step, step.initial, tasks)
-        rows = _after(begin, rows)
+        rows = _after(placed_initial(step.initial, tasks), rows)
+        first = pack(initial_program(step.initial, step.program()), step.broadcasts)
         keys = [F.col(_INITIAL).getField(name) for name in step.initial.keys]
         order = [F.col(_INITIAL).isNull(), *order, *keys]
-    routed = rows.repartitionById(tasks, F.expr(f"int(shiftright({PLACE}, {PLACE_SHIFT}))"))
-    program = pack(program_of(step), step.broadcasts)
-    task = _BatchTask(program, first, step.state, step.time_mode, int(time.time() * 1000))
+    routed = rows.repartitionById(tasks, F.expr(slot_of_place()))
+    task = _BatchTask(step.packed(), first, step.state, step.time_mode, int(time.time() * 1000))
     return unnamed(routed.sortWithinPartitions(*order)).mapInArrow(task, step.output)
 
 
@@ -139,7 +144,6 @@ class _BatchTask:
             limits=Limits(),
             order=0,
             keep_order=False,
-            processor=True,
         )
         # As in Spark: there is a time, but no watermark.
         batch = BatchSpec("", 0, self.now_ms, -1, -1, {}, None)

@@ -190,3 +190,8 @@ def _write_all(file: io.FileIO, data: bytes | pa.Buffer) -> None:
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
+
+
+def checkpoint_files(checkpoint: str | Path) -> Files:
+    """What Braided keeps in a query's checkpoint, beside what Spark does."""
+    return Files(str(Path(checkpoint) / "braided"))
