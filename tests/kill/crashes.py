@@ -29,7 +29,7 @@ from braided.store.durable.files import Files
 from braided.store.history.manifest_log import Manifests
 from braided.store.slots.cache_port import SlotCache
 from braided.store.slots.channel_state import ChannelChanges, ChannelState, Limits
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.key_codec import KeyCodec
 from braided.store.slots.lmdb_cache import Cache, host_directory
 from kill.driver import Job
 from kill.operators import OPERATORS

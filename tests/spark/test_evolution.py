@@ -14,7 +14,7 @@ import braided
 from braided.errors import CheckpointMismatchError
 from braided.store.durable.files import Files
 from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.key_codec import KeyCodec
 from support.stream_harness import Feed, Lab, committed_view, manifests_of, timers_of
 
 SCHEMA = "k string, v int"

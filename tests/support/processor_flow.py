@@ -24,7 +24,7 @@ from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.manifest_log import Manifests
 from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.key_codec import KeyCodec
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.packing import PackedProgram

@@ -33,7 +33,8 @@ from braided.store.durable.files import Files
 from braided.store.history.manifest import Manifest, View
 from braided.store.history.manifest_log import Manifests
 from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import KeyCodec, timer_parts, unwrap
+from braided.store.slots.key_codec import KeyCodec
+from braided.store.slots.layout import timer_parts, unwrap
 from braided.tasks.rows import RowFactory
 
 __all__ = [

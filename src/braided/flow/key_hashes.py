@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from braided.flow.route import can_be_pinned, pin_hashes
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.key_codec import KeyCodec
 
 __all__ = ["key_hashes"]
 

@@ -19,7 +19,6 @@ from braided.store.history.manifest import OperatorMeta, OperatorView
 from braided.store.records.codec import CODEC
 from braided.store.records.stored_fields import StoredFields
 from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import RECORD, RECORD_LONG, unwrap
 from braided.store.variables.declared import VARIABLES, Declared
 from braided.tasks.output import OutputEncoder
 
@@ -98,10 +97,7 @@ class _Records:
         state = ChannelState(versions.files, None, self._operator, view, Limits())
         state.prepare(found)
         for slot, records in found.items():
-            for suffix, stored in state.slot(slot).scan(b""):
-                if suffix[:1] in (RECORD, RECORD_LONG):
-                    key, record = unwrap(suffix, stored)
-                    records[key] = record
+            records.update(state.slot(slot).records())
         state.close()
         return found
 

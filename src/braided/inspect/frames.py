@@ -32,7 +32,7 @@ from braided.flow.key_schema import key_schema
 from braided.inspect.contents import Contents, Kept, Record, kept_by
 from braided.inspect.versions import Versions
 from braided.store.history.manifest import OperatorView, View
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.key_codec import KeyCodec
 
 __all__ = ["changes_frame", "raised_by_task", "state_frame"]
 

@@ -39,7 +39,7 @@ from braided.store.history.manifest import OperatorMeta, View
 from braided.store.history.manifest_log import Manifests
 from braided.store.records.codec import CODEC
 from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import record_key, unwrap
+from braided.store.slots.layout import record_key, unwrap
 from braided.tasks.outcome import Outcome
 from braided.tasks.output import OutputEncoder
 from braided.tasks.spec import BatchSpec, TaskSpec
@@ -146,12 +146,7 @@ class OperatorHarness:
         if self._name not in self._view.operators:
             return []
         state, program = self._state(), self._ready()
-        stored = [
-            unwrap(suffix, value)[0]
-            for slot in range(SLOTS)
-            for kind in (b"k", b"K")
-            for suffix, value in state.slot(slot).scan(kind)
-        ]
+        stored = [key for slot in range(SLOTS) for key, _ in state.slot(slot).records()]
         return list(program.key_rows.rows_of(program.keys.decode_batch(stored)))
 
     def deadLetters(self) -> list[Row]:

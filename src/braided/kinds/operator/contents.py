@@ -15,12 +15,10 @@ from braided.operator.definition import Operator, state_codec
 from braided.store.durable.files import checkpoint_files
 from braided.store.history.manifest_log import Manifests
 from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import KeyCodec, unwrap
+from braided.store.slots.key_codec import KeyCodec
 from braided.tasks.rows import RowFactory
 
 __all__ = ["newest_batch", "state_of"]
-
-_RECORDS = (b"k", b"K")
 
 
 def newest_batch(checkpoint: str | Path) -> int:
@@ -46,14 +44,11 @@ def state_of(
     state = ChannelState(files, None, name, view, Limits())
     slots = range(view.meta.slots)
     state.prepare(slots)
-    places, fields = [], []
+    encoded, fields = [], []
     for number in slots:
-        for suffix, raw in state.slot(number).scan(b""):
-            if suffix[:1] not in _RECORDS:
-                continue  # a timer
-            place, record = unwrap(suffix, raw)
+        for encoded_key, record in state.slot(number).records():
             codec.load(op, record)
-            places.append(place)
+            encoded.append(encoded_key)
             fields.append({f.name: getattr(op, f.name) for f in codec.fields})
     state.close()
-    return dict(zip(rows.rows_of(keys.decode_batch(places)), fields, strict=True))
+    return dict(zip(rows.rows_of(keys.decode_batch(encoded)), fields, strict=True))

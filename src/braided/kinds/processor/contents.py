@@ -16,7 +16,6 @@ from braided.kinds.processor.handle import ProcessorHandle
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorView
 from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import RECORD, RECORD_LONG, unwrap
 from braided.store.variables.declared import Declaration, Declared
 from braided.store.variables.open_key import OpenKey
 
@@ -71,12 +70,10 @@ class ProcessorContents:
         try:
             for number in numbers:
                 slot = state.slot(number)
-                for place, stored in list(slot.scan(b"")):
-                    if place[:1] in (RECORD, RECORD_LONG):
-                        owner, _ = unwrap(place, stored)
-                        key.open(slot, owner)
-                        values = tuple(read() for read in readers)
-                        yield KeyContents(number, owner, values, tuple(sorted(key.timers)))
+                for owner, _ in list(slot.records()):
+                    key.open(slot, owner)
+                    values = tuple(read() for read in readers)
+                    yield KeyContents(number, owner, values, tuple(sorted(key.timers)))
         finally:
             state.close()
 

@@ -29,12 +29,12 @@ from braided.flow.key_schema import key_schema
 from braided.kinds.processor.state_values import key_codec, value_codec
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.key_codec import KeyCodec
 from braided.store.slots.slot import SlotState, empty_slot
 from braided.store.variables.declared import Declaration, Declared, evolved
 from braided.store.variables.open_key import OpenKey
 from braided.store.variables.variables import Codec, ListVariable, MapVariable, ValueVariable
-from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_snapshot
+from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_slots
 from braided.tasks.rows import RowFactory
 
 __all__ = ["Import", "import_native", "imported_meta", "read_import"]
@@ -301,7 +301,7 @@ class _Writer:
             key.close()
         if slots:
             path = f"import/{self.name}/{uuid.uuid4().hex[:12]}"
-            yield write_snapshot(self.root, path, {n: slot.items() for n, slot in slots.items()})
+            yield write_slots(self.root, path, {n: slot.items() for n, slot in slots.items()})
 
 
 class _Taker:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from braided.errors import UnsupportedError
-from braided.store.slots.keys import from_plain, to_plain
+from braided.store.slots.key_codec import from_plain, to_plain
 
 __all__ = ["COLUMNS", "Column", "Field", "RecordCodec", "StoredColumns", "choose", "field_of"]
 
