@@ -75,7 +75,7 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
         runs=(*start.runs, *snaps, *logs),
         new=len(start.runs) + len(snaps) + len(logs),
         due=due,
-        keys=keys + sum(s.keys for s in slots),
-        bytes=size + sum(s.bytes for s in slots),
+        keys=keys + sum(s.keys_added for s in slots),
+        bytes=size + sum(s.bytes_added for s in slots),
         pins=pins if changed else None,
     )

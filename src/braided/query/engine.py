@@ -55,9 +55,9 @@ from braided.steering.sampling import Sampler, waiting_rows
 from braided.store.durable.files import checkpoint_files
 from braided.store.durable.lease import Lease
 from braided.store.history.garbage import Collector
-from braided.store.history.manifest import CarryFile, OperatorMeta, OperatorView, Prepared, View
-from braided.store.history.manifest_log import Manifests
-from braided.store.slots.channel_state import Limits
+from braided.store.history.manifest import CarryFile, OperatorMeta, OperatorVersion, Prepared, View
+from braided.store.history.manifest_log import ManifestLog
+from braided.store.slots.channel_state import SnapshotLimits
 from braided.store.slots.lmdb_cache import claim, host_directory
 from braided.tasks.failure import from_worker, is_interrupt, is_lost_worker
 from braided.tasks.first_state import FirstState
@@ -103,7 +103,7 @@ class Engine:
         self._log = SparkLog(Path(location))
         self._files = checkpoint_files(Path(location))
         self.bell = Bell()
-        self._manifests = Manifests(self._files)
+        self._manifests = ManifestLog(self._files)
         self._lease = Lease.acquire(self._files, f"query on {location}")
         try:
             self._open()
@@ -170,7 +170,8 @@ class Engine:
         """The section of a progress that comes before any batch."""
         known = self.view.operators
         operators = {
-            name: known.get(name) or OperatorView.empty(meta) for name, meta in self._metas.items()
+            name: known.get(name) or OperatorVersion.empty(meta)
+            for name, meta in self._metas.items()
         }
         view = View(self.view.flow, self.view.batch, operators, self.view.carry)
         loads = {name: self._load_of(name) for name in operators}
@@ -203,7 +204,7 @@ class Engine:
         base = self.options.cache_dir or self._spark.conf.get("spark.local.dir", None)
         base = base or tempfile.gettempdir()
         claim(host_directory(Path(base), self._flow_id), self._files.root)
-        limits = Limits(
+        limits = SnapshotLimits(
             snapshot_min_bytes=self.options.snapshot_min_bytes,
             snapshot_factor=self.options.snapshot_factor,
             snapshots_per_task=self.options.snapshot_per_task,

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from braided.operator.definition import Operator, state_codec
 from braided.store.durable.files import checkpoint_files
-from braided.store.history.manifest_log import Manifests
-from braided.store.slots.channel_state import ChannelState, Limits
+from braided.store.history.manifest_log import ManifestLog
+from braided.store.slots.channel_state import ChannelState, SnapshotLimits
 from braided.store.slots.key_codec import KeyCodec
 from braided.tasks.rows import RowFactory
 
@@ -23,7 +23,7 @@ __all__ = ["newest_batch", "state_of"]
 
 def newest_batch(checkpoint: str | Path) -> int:
     """The newest batch that has a manifest; -1 when there is none."""
-    newest = Manifests(checkpoint_files(Path(checkpoint))).newest()
+    newest = ManifestLog(checkpoint_files(Path(checkpoint))).newest()
     return -1 if newest is None else newest
 
 
@@ -35,13 +35,13 @@ def state_of(
     `key` is the schema of the grouping columns. Nothing must write the checkpoint meanwhile.
     """
     files = checkpoint_files(Path(checkpoint))
-    manifests = Manifests(files)
+    manifests = ManifestLog(files)
     view = manifests.view_at(newest_batch(checkpoint)).operators.get(name)
     if view is None:
         return {}
     keys, rows = KeyCodec(to_arrow_schema(key, timezone="UTC")), RowFactory(key)
     codec, op = state_codec(operator).at(view.meta.history), operator()
-    state = ChannelState(files, None, name, view, Limits())
+    state = ChannelState(files, None, name, view, SnapshotLimits())
     slots = range(view.meta.slots)
     state.prepare(slots)
     encoded, fields = [], []

@@ -117,7 +117,7 @@ def write_initial(
     columns: list[str | Column] = [slot, *keys, *rest]
     tasks = min(meta.slots, 4 * initial.sparkSession.sparkContext.defaultParallelism)
     placed = initial.select(*columns).repartitionById(tasks, F.expr(f"{_SLOT} % {tasks}"))
-    write = _Writer(operator, name, key, tuple(placed.columns[1 + len(keys) :]), root, batch)
+    write = _FieldsWriter(operator, name, key, tuple(placed.columns[1 + len(keys) :]), root, batch)
     try:
         return first_state_of(placed.mapInArrow(write, RUN_SCHEMA).collect())
     except PySparkException as error:
@@ -125,7 +125,7 @@ def write_initial(
 
 
 @dataclass(frozen=True)
-class _Writer:
+class _FieldsWriter:
     """What `mapInArrow` calls: the rows of some slots in, one snapshot out."""
 
     operator: type[Operator]
@@ -139,7 +139,7 @@ class _Writer:
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             slots: dict[int, dict[bytes, bytes]] = {}
-            make = _Records(self)
+            make = _RecordMaker(self)
             for chunk in chunks:
                 for slot, key, record, timers in make.records(chunk):
                     content = slots.setdefault(slot, {})
@@ -159,10 +159,10 @@ class _Writer:
             raise RuntimeError(to_text(error)) from None
 
 
-class _Records:
+class _RecordMaker:
     """Rows of an initial state as records of an operator's state."""
 
-    def __init__(self, spec: _Writer) -> None:
+    def __init__(self, spec: _FieldsWriter) -> None:
         self._spec = spec
         self._keys = KeyCodec(to_arrow_schema(spec.key, timezone="UTC"))
         self._key_rows = RowFactory(spec.key)

@@ -69,7 +69,7 @@ def write_first_state(
     slot = F.expr(f"{slot_of_place()} % {tasks}")
     placed = df.repartitionById(tasks, slot).sortWithinPartitions(PLACE, *map(quoted, initial.keys))
     packed = pack(initial_program(initial, program), broadcasts)
-    write = _Writer(packed, meta.history, root, batch, times)
+    write = _VariablesWriter(packed, meta.history, root, batch, times)
     try:
         return first_state_of(unnamed(placed).mapInArrow(write, RUN_SCHEMA).collect())
     except PySparkException as error:
@@ -119,7 +119,7 @@ def handle_initial(
 
 
 @dataclass(frozen=True)
-class _Writer:
+class _VariablesWriter:
     """What `mapInArrow` calls: the rows of some slots in, one snapshot out."""
 
     program: PackedProgram

@@ -113,7 +113,7 @@ def import_native(
     placed = whole.repartitionById(tasks, F.expr(f"slot % {tasks}")).sortWithinPartitions(
         "slot", "key", "variable", "sequence"
     )
-    write = _Writer(declared.describe(), checkpoint.root, name)
+    write = _ImportWriter(declared.describe(), checkpoint.root, name)
     content = first_state_of(placed.mapInArrow(write, RUN_SCHEMA).collect())
     key = about.key_schema(spark)
     types = ",".join(field.dataType.simpleString() for field in key.fields)
@@ -218,20 +218,20 @@ def _pieces(frame: DataFrame, declared: Declaration, slots: int) -> DataFrame:
         f"{expiry} AS expiry",
     )
     key = _struct(frame.schema["key"].dataType)
-    return chosen.mapInArrow(_Encoder(declared, key.json()), _PIECES)
+    return chosen.mapInArrow(_PieceEncoder(declared, key.json()), _PIECES)
 
 
 def _timers(frame: DataFrame, slots: int) -> DataFrame:
     chosen = frame.selectExpr(*_placed(frame, slots), "expiration_timestamp_ms AS expiry")
     key = _struct(frame.schema["key"].dataType)
-    return chosen.mapInArrow(_Encoder(None, key.json()), _PIECES)
+    return chosen.mapInArrow(_PieceEncoder(None, key.json()), _PIECES)
 
 
 # --- what tasks do ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Encoder:
+class _PieceEncoder:
     """Rows of a state variable, or timers, to pieces in bytes; what `mapInArrow` calls."""
 
     declared: Declaration | None
@@ -271,7 +271,7 @@ def _encoded(codec: Codec, schema: StructType, column: pa.StructArray) -> list[b
 
 
 @dataclass(frozen=True)
-class _Writer:
+class _ImportWriter:
     """Pieces of state, sorted, to one snapshot; what `mapInArrow` calls."""
 
     declared: str

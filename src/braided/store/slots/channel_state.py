@@ -14,7 +14,7 @@ import msgspec
 
 from braided import failpoints
 from braided.store.durable.files import Files
-from braided.store.history.manifest import OperatorView
+from braided.store.history.manifest import OperatorVersion
 from braided.store.history.runs import RunFile, write_changelog, write_snapshot
 from braided.store.slots.cache_port import SlotCache, Tag, Undo, Update, address_of
 from braided.store.slots.catch_up import Opened, Opener
@@ -22,10 +22,10 @@ from braided.store.slots.diff import Changes, size_of
 from braided.store.slots.layout import TIMER, timer_ms
 from braided.store.slots.slot import SlotState
 
-__all__ = ["ChannelChanges", "ChannelState", "Limits", "SlotChange", "SlotState"]
+__all__ = ["ChannelChanges", "ChannelState", "SlotChange", "SlotState", "SnapshotLimits"]
 
 
-class Limits(msgspec.Struct, frozen=True):
+class SnapshotLimits(msgspec.Struct, frozen=True):
     """When a slot gets a new snapshot: its changelogs outweigh it, or are too many."""
 
     snapshot_min_bytes: int = 1 << 20
@@ -35,7 +35,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class SlotChange(msgspec.Struct, frozen=True, array_like=True):
-    """One opened slot as the task leaves it."""
+    """One opened slot as the task leaves it: what it holds, and how much more than before."""
 
     slot: int
     keys: int
@@ -76,8 +76,8 @@ class ChannelState:
         files: Files,
         cache: SlotCache | None,
         operator: str,
-        view: OperatorView,
-        limits: Limits,
+        view: OperatorVersion,
+        limits: SnapshotLimits,
     ) -> None:
         self._files = files
         self._cache = cache
