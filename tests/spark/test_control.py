@@ -22,7 +22,7 @@ from braided.control.events import Decided, Event, Failed, Judged, Measured, Pla
 from braided.control.routing.table import RoutingTable
 from braided.flow.key_hashes import key_hashes
 from braided.flow.route import can_be_pinned, pin_hashes
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.key_codec import KeyCodec
 from support.stream_harness import Feed, Lab, last_batch, manifests_of
 from support.stream_operators import Waits
 

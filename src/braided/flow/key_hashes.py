@@ -15,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 
 from braided.flow.route import can_be_pinned, pin_hashes
 from braided.flow.step import KeyedStep
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.key_codec import KeyCodec
 
 __all__ = ["KeyHashes", "key_hashes"]
 

@@ -20,7 +20,7 @@ from braided.store.history.manifest import (
     encode_table,
     to_full,
 )
-from braided.store.history.manifest_log import Manifests
+from braided.store.history.manifest_log import ManifestLog
 from braided.tasks.first_state import FirstState
 from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ChannelReport
@@ -36,7 +36,7 @@ class Committer:
     """Makes outcomes true, one after the other, as long as nobody else has the checkpoint."""
 
     def __init__(
-        self, manifests: Manifests, lease: Lease, flow_id: str, location: str, full_every: int
+        self, manifests: ManifestLog, lease: Lease, flow_id: str, location: str, full_every: int
     ) -> None:
         self._manifests = manifests
         self._lease = lease
@@ -106,7 +106,7 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
         runs=(*start.runs, *snaps, *logs),
         new=len(start.runs) + len(snaps) + len(logs),
         due=due,
-        keys=keys + sum(s.keys for s in slots),
-        bytes=size + sum(s.bytes for s in slots),
+        keys=keys + sum(s.keys_added for s in slots),
+        bytes=size + sum(s.bytes_added for s in slots),
         pins=pins if changed else None,
     )

@@ -41,9 +41,9 @@ from braided.steering.sampling import Sampler
 from braided.store.durable.files import Files, checkpoint_files
 from braided.store.durable.lease import Lease
 from braided.store.history.garbage import Collector
-from braided.store.history.manifest import OperatorMeta, OperatorView, View
-from braided.store.history.manifest_log import Manifests
-from braided.store.slots.channel_state import Limits
+from braided.store.history.manifest import OperatorMeta, OperatorVersion, View
+from braided.store.history.manifest_log import ManifestLog
+from braided.store.slots.channel_state import SnapshotLimits
 from braided.store.slots.lmdb_cache import claim, host_directory
 from braided.tasks.first_state import FirstState
 from braided.tasks.reports import ChannelReport, ReportBox
@@ -58,7 +58,7 @@ class OpenCheckpoint:
 
     location: str
     files: Files
-    manifests: Manifests
+    manifests: ManifestLog
     spark_log: SparkLog
     lease: Lease
     flow_id: str
@@ -111,7 +111,7 @@ def open_query(
 def _open_checkpoint(
     location: str, files: Files, lease: Lease, flow: Flow, options: Options
 ) -> OpenCheckpoint:
-    spark_log, manifests = SparkLog(Path(location)), Manifests(files)
+    spark_log, manifests = SparkLog(Path(location)), ManifestLog(files)
     started = open_view(manifests, spark_log, location)
     view = started.view
     watermark_ms, memory = 0, None
@@ -271,7 +271,7 @@ def _state_location(
     """Where tasks find the state; the host's cache is ours from here on."""
     base = options.cache_dir or spark.conf.get("spark.local.dir", None) or tempfile.gettempdir()
     claim(host_directory(Path(base), checkpoint.flow_id), checkpoint.files.root)
-    limits = Limits(
+    limits = SnapshotLimits(
         snapshot_min_bytes=options.snapshot_min_bytes,
         snapshot_factor=options.snapshot_factor,
         snapshots_per_task=options.snapshot_per_task,
@@ -310,7 +310,8 @@ def _section_before(
     """The section of a progress that comes before any batch."""
     view = version.view
     operators = {
-        name: view.operators.get(name) or OperatorView.empty(meta) for name, meta in metas.items()
+        name: view.operators.get(name) or OperatorVersion.empty(meta)
+        for name, meta in metas.items()
     }
     shown = View(view.flow, view.batch, operators, view.carry)
     nothing: dict[str, list[ChannelReport]] = {name: [] for name in operators}

@@ -9,7 +9,7 @@ import msgspec
 
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
-from braided.store.slots.channel_state import Limits
+from braided.store.slots.channel_state import SnapshotLimits
 from braided.tasks.packing import PackedProgram
 
 __all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelSpec", "Rehousing", "TaskSpec"]
@@ -68,7 +68,7 @@ class ChannelSpec:
     root: str
     cache: str
     """Where each host keeps its caches; empty for none."""
-    limits: Limits
+    limits: SnapshotLimits
     order: int
     """How many order columns the input has."""
     keep_order: bool
