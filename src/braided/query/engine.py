@@ -19,7 +19,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from braided import failpoints
-from braided.control.measure.slot_loads import SlotLoads
+from braided.control.measure.estimator import Estimator
 from braided.control.routing.pins import moved_keys
 from braided.control.routing.table import Pin, RoutingTable, moves
 from braided.errors import (
@@ -51,7 +51,7 @@ from braided.steering.arriving import input_size
 from braided.steering.control_thread import Batch, Helm
 from braided.steering.event_log import EventLog
 from braided.steering.policies import policies_of
-from braided.steering.sampling import Sampler, waiting_rows
+from braided.steering.sampling import COLD_BATCHES, Sampler, totals_of, waiting_rows
 from braided.store.durable.files import checkpoint_files
 from braided.store.durable.lease import Lease
 from braided.store.history.garbage import Collector
@@ -62,7 +62,7 @@ from braided.store.slots.lmdb_cache import claim, host_directory
 from braided.tasks.failure import from_worker, is_interrupt, is_lost_worker
 from braided.tasks.first_state import FirstState
 from braided.tasks.outcome import Outcome
-from braided.tasks.reports import ChannelReport, ReportBox
+from braided.tasks.reports import ReportBox
 from braided.tasks.spec import BatchSpec, Rehousing
 from braided.tasks.state_location import StateLocation
 
@@ -150,7 +150,8 @@ class Engine:
                 )
             )
         self.commands = Commands(self.tables, self.bell)
-        self._loads = {name: SlotLoads(meta.slots) for name, meta in metas.items()}
+        slots = {name: meta.slots for name, meta in metas.items()}
+        self._estimator = Estimator(self.options.window_batches, slots, COLD_BATCHES)
         self.reserve = Reserve(self._spark)
         self._helm = self._steered(memory)
         self.progress.first = {**self._at_start(), "control": self._helm.summary()}
@@ -173,7 +174,7 @@ class Engine:
             name: known.get(name) or OperatorView.empty(meta) for name, meta in self._metas.items()
         }
         view = View(self.view.flow, self.view.batch, operators, self.view.carry)
-        loads = {name: self._load_of(name) for name in operators}
+        loads = {name: self._estimator.load(name) for name in operators}
         return section(view, self.tables, {name: [] for name in operators}, {}, loads, Steps())
 
     def _fit(self) -> dict[str, OperatorMeta]:
@@ -310,7 +311,7 @@ class Engine:
             cut = self.commands.cut()
             times = self._log.times(batch)
             asked = self._foreseen(df, batch, times)
-            tables = self.commands.take(self._load_of, asked)
+            tables = self.commands.take(self._estimator.load, asked)
             if cut is not None:
                 # Rows that are left for the next batch must not find their timers fired.
                 times = BatchTimes(times.batch_time_ms, self._late_watermark_ms)
@@ -328,7 +329,7 @@ class Engine:
             content = self._control(outcome, steps)
         self.progress.add(batch, content)
         # From here on in another thread, while Spark finds out what the next batch is.
-        self._steering.see(Batch(outcome, self.view, time.time()))
+        self._steering.see(Batch(outcome, self.view, time.time(), self._estimator.loads()))
         failpoints.reach("after-publish")
 
     def _redelivered(self, df: DataFrame, batch: int) -> None:
@@ -487,11 +488,10 @@ class Engine:
         }
         self.tables = dict(outcome.tables)
         self.commands.done(self.tables)
-        for name, reports in outcome.reports.items():
-            self._measure(name, reports)
+        self._estimator.add(totals_of(outcome))
         self._ring(self._log.had_input(outcome.batch))
         self._collector.collect(self.view.batch)
-        loads = {name: self._load_of(name) for name in self.tables}
+        loads = {name: self._estimator.load(name) for name in self.tables}
         content = section(self.view, self.tables, outcome.reports, moved, loads, steps)
         return {**content, "control": self._steering.summary()}
 
@@ -499,19 +499,6 @@ class Engine:
     def _steering(self) -> Helm:
         assert self._helm is not None  # since the checkpoint was opened
         return self._helm
-
-    def _measure(self, name: str, reports: list[ChannelReport]) -> None:
-        loads = self._loads[name]
-        loads.begin_batch()
-        for report in reports:
-            if report.slots:
-                slots, rows, busy = zip(
-                    *[(s.slot, s.rows, s.busy_ns) for s in report.slots], strict=True
-                )
-                loads.add(slots, rows, busy)
-
-    def _load_of(self, name: str) -> Any:
-        return self._loads[name].load()
 
     def _ring(self, had_input: bool) -> None:
         """Asks for a batch without input if there is something to do."""
