@@ -17,7 +17,7 @@ from braided.control.measure.estimator import Estimator, SlotTotals
 from braided.control.measure.measurer import Measurer
 from braided.control.measure.slot_loads import SlotLoads
 from braided.control.measure.view import FlowSample, FlowView, OperatorView
-from braided.control.operator_loop import Steering
+from braided.control.operator_loop import OperatorLoop
 from braided.control.outlook import Outlook
 from braided.control.policy import Memory, Wish
 from braided.control.routing.balance import imbalance
@@ -56,7 +56,7 @@ class Controller:
         self._seen = 0
         self._outlook: Outlook | None = None
         self._operators = {
-            name: Steering(self.settings, self._number, own)
+            name: OperatorLoop(self.settings, self._number, own)
             for name, own in kept.get("operators", {}).items()
         }
 
@@ -93,7 +93,9 @@ class Controller:
             )
         layouts = {}
         for operator in sample.operators:
-            own = self._operators.setdefault(operator.name, Steering(self.settings, self._number))
+            own = self._operators.setdefault(
+                operator.name, OperatorLoop(self.settings, self._number)
+            )
             layout = own.observe(operator.table)
             if layout is not None:
                 layouts[operator.name] = layout

@@ -41,7 +41,7 @@ from braided.query.commit import CONTROL, manifest_of
 from braided.query.due import due_slots, next_alarm
 from braided.query.gate import Gate, Stopped
 from braided.query.plan import FlowPlan
-from braided.query.progress import ProgressLog, Steps, section
+from braided.query.progress import ProgressLog, StepTimes, section
 from braided.query.reserve import Reserve
 from braided.sinks.files import Sink, Sitting
 from braided.spark.offset_log import BatchTimes, SparkLog
@@ -175,7 +175,7 @@ class Engine:
         }
         view = View(self.view.flow, self.view.batch, operators, self.view.carry)
         loads = {name: self._estimator.load(name) for name in operators}
-        return section(view, self.tables, {name: [] for name in operators}, {}, loads, Steps())
+        return section(view, self.tables, {name: [] for name in operators}, {}, loads, StepTimes())
 
     def _fit(self) -> dict[str, OperatorMeta]:
         """The operators as the checkpoint knows them, or will from now on."""
@@ -305,7 +305,7 @@ class Engine:
                 f"Spark runs batch {batch} of {self.location}, but the newest manifest is of batch "
                 f"{self.view.batch}: the checkpoint was changed while the query ran"
             )
-        steps = Steps()
+        steps = StepTimes()
         self.bell.answer(self._log.tick(batch))
         with steps.step("admit"):
             cut = self.commands.cut()
@@ -356,7 +356,7 @@ class Engine:
         times: BatchTimes,
         tables: Mapping[str, RoutingTable],
         cut: int | None,
-        steps: Steps,
+        steps: StepTimes,
     ) -> Outcome:
         initial = self._initial(batch, times)
         due = due_slots(self.flow, self.view, tables, times, initial)
@@ -412,7 +412,7 @@ class Engine:
         )
 
     def _prepare(
-        self, df: DataFrame, spec: BatchSpec, tables: Mapping[str, RoutingTable], steps: Steps
+        self, df: DataFrame, spec: BatchSpec, tables: Mapping[str, RoutingTable], steps: StepTimes
     ) -> tuple[tuple[Prepared, ...], list[CarryFile]]:
         """Runs a try of a batch: what the sinks will publish, and what comes in again."""
         attempt = f"{spec.batch}-{spec.token}"
@@ -479,7 +479,7 @@ class Engine:
 
     # -- control ---------------------------------------------------------------------------
 
-    def _control(self, outcome: Outcome, steps: Steps) -> dict[str, Any]:
+    def _control(self, outcome: Outcome, steps: StepTimes) -> dict[str, Any]:
         """Between batches: measure, put commands that took effect behind us, ask for the
         next batch.
         """

@@ -13,7 +13,7 @@ from braided.control.routing.table import Loads, RoutingTable
 from braided.store.history.manifest import View
 from braided.tasks.reports import ChannelReport
 
-__all__ = ["ProgressLog", "Steps", "section"]
+__all__ = ["ProgressLog", "StepTimes", "section"]
 
 _KEPT = 200
 _DONE = (
@@ -35,7 +35,7 @@ _DONE = (
 """What an operator did in a batch, as against how it is."""
 
 
-class Steps:
+class StepTimes:
     """How long each step of a batch took, in ms."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ def section(
     reports: Mapping[str, list[ChannelReport]],
     moved: Mapping[str, int],
     loads: Mapping[str, Loads],
-    steps: Steps,
+    steps: StepTimes,
 ) -> dict[str, Any]:
     """What one batch shows of itself."""
     operators = {}
