@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from braided.errors import DefinitionError, OperatorDefinitionError, UnsupportedError
 from braided.flow.graph import Input, flow_of
-from braided.flow.route import Keys
+from braided.flow.route import GroupingKeys
 from braided.flow.step import KeyedStep
 from braided.kinds.processor.first_state import InitialRows
 from braided.kinds.processor.group_state import GroupStateProcessor
@@ -48,7 +48,7 @@ class Processing:
     _stream: Stream
     _cols: list[str | Column]
     _key: StructType
-    _keys: Keys
+    _keys: GroupingKeys
 
     def _then(self, step: KeyedStep) -> Stream:
         raise NotImplementedError

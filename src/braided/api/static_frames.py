@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from braided.api.processors import Processing
 from braided.errors import DefinitionError, UnsupportedError
-from braided.flow.route import Keys
+from braided.flow.route import GroupingKeys
 from braided.flow.step import KeyedStep
 from braided.kinds.processor.static_frames import process_batch
 from braided.kinds.processor.step import ProcessorStep
@@ -59,7 +59,9 @@ class Batch:
 class GroupedBatch(Processing):
     """Rows of a DataFrame by key."""
 
-    def __init__(self, batch: Batch, cols: list[str | Column], key: StructType, keys: Keys) -> None:
+    def __init__(
+        self, batch: Batch, cols: list[str | Column], key: StructType, keys: GroupingKeys
+    ) -> None:
         self._stream: Any = batch
         self._cols, self._key, self._keys = cols, key, keys
 

@@ -34,7 +34,7 @@ from braided.flow.graph import (
     flow_of,
     renamed,
 )
-from braided.flow.route import Keys, late_filter
+from braided.flow.route import GroupingKeys, late_filter
 from braided.flow.stateless import Stateless
 from braided.flow.step import KeyedStep
 from braided.kinds.operator.first_state import check_initial
@@ -357,7 +357,7 @@ class GroupedStream(Aggregating, Processing):
             columns.append(
                 plain if plain is not None else F.col(col) if isinstance(col, str) else col
             )
-        self._keys = Keys(tuple(columns))
+        self._keys = GroupingKeys(tuple(columns))
 
     def apply(
         self,

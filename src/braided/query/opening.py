@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
+from braided.control.measure.estimator import Estimator
 from braided.control.routing.table import Pin, RoutingTable
 from braided.flow.graph import Flow
 from braided.flow.inputs import Inputs
@@ -34,10 +35,9 @@ from braided.spark.tick import Bell
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
 from braided.steering.event_log import EventLog
-from braided.steering.operator_loads import OperatorLoads
 from braided.steering.policies import policies_of
 from braided.steering.reserve import Reserve
-from braided.steering.sampling import Sampler
+from braided.steering.sampling import COLD_BATCHES, Sampler
 from braided.store.durable.files import Files, checkpoint_files
 from braided.store.durable.lease import Lease
 from braided.store.history.garbage import Collector
@@ -205,9 +205,10 @@ def _assemble(
     control = _control_thread(
         checkpoint, flow, options, spark, handle, interval_s, commands, reserve
     )
-    loads = OperatorLoads({name: meta.slots for name, meta in metas.items()})
+    slots = {name: meta.slots for name, meta in metas.items()}
+    estimator = Estimator(options.window_batches, slots, COLD_BATCHES)
     progress = ProgressLog(control)
-    progress.first = {**_section_before(version, metas, loads), "control": control.summary()}
+    progress.first = {**_section_before(version, metas, estimator), "control": control.summary()}
     collector = Collector(checkpoint.files, checkpoint.manifests, options.retained_manifests)
     collector.collect_orphans()
     outputs = Outputs(flow.ends, sinks)
@@ -217,7 +218,7 @@ def _assemble(
     gate = Gate()
     first_states = FirstStates(flow.steps, metas, checkpoint.imported, checkpoint.files.root)
     steps = BatchSteps(
-        Admission(spark_log, bell, commands, control, loads),
+        Admission(spark_log, bell, commands, control, estimator),
         Processing(flow, plan, metas, first_states, outputs, box, gate),
         Committer(
             checkpoint.manifests,
@@ -233,7 +234,8 @@ def _assemble(
             spark_log,
             bell,
             commands,
-            loads,
+            estimator,
+            control,
             collector,
             _runs_empty_batches(spark),
         ),
@@ -305,7 +307,7 @@ def _control_thread(
 
 
 def _section_before(
-    version: Version, metas: Mapping[str, OperatorMeta], loads: OperatorLoads
+    version: Version, metas: Mapping[str, OperatorMeta], estimator: Estimator
 ) -> dict[str, object]:
     """The section of a progress that comes before any batch."""
     view = version.view
@@ -315,7 +317,8 @@ def _section_before(
     }
     shown = View(view.flow, view.batch, operators, view.carry)
     nothing: dict[str, list[ChannelReport]] = {name: [] for name in operators}
-    return section(shown, version.tables, nothing, {}, loads.all(), StepTimes())
+    loads = {name: estimator.load(name) for name in operators}
+    return section(shown, version.tables, nothing, {}, loads, StepTimes())
 
 
 def _runs_empty_batches(spark: SparkSession) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from braided.flow.route import Keys
+from braided.flow.route import GroupingKeys
 from braided.flow.step import ImportedState, KeyedStep
 from braided.kinds.operator.first_state import write_initial
 from braided.kinds.operator.program import Program
@@ -40,7 +40,7 @@ class OperatorStep:
     name: str
     operator: type[Operator]
     key_schema: StructType
-    keys: Keys
+    keys: GroupingKeys
     input: StructType
     """The rows that reach its tasks; of two inputs, the columns of both."""
     output: StructType
