@@ -11,14 +11,14 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from braided.api.destination import Target, local_path, sink_of
+from braided.api.destination import Target, sink_of
 from braided.api.query import ElasticQuery, retire
 from braided.errors import DefinitionError, UnsupportedError
 from braided.flow.graph import Flow, flow_of
 from braided.options import Options
 from braided.query.engine import Engine
-from braided.sinks.files import FileSink, Sink
-from braided.sinks.staged import MemorySink
+from braided.sinks.base import Sink
+from braided.sinks.paths import local_path
 from braided.spark.jvm import Jvm
 from braided.spark.launch import launch
 from braided.spark.tick import with_tick
@@ -246,8 +246,7 @@ def start(*writers: StreamWriter) -> ElasticQuery:
         engine.close()
         raise
     for sink in sinks:
-        if isinstance(sink, MemorySink):
-            sink.show()
+        sink.started()
     return query
 
 
@@ -291,7 +290,7 @@ def _merged(what: str, given: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _check_apart(sinks: list[Sink]) -> None:
-    paths = [sink.path for sink in sinks if isinstance(sink, FileSink)]
+    paths = [sink.owned_path for sink in sinks if sink.owned_path is not None]
     for path in paths:
         if paths.count(path) > 1:
             raise DefinitionError(f"two writers write to {path}; give each a path of its own")

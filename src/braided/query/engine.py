@@ -30,7 +30,7 @@ from braided.errors import (
     NondeterministicBatchError,
     WorkerLostError,
 )
-from braided.flow.graph import Flow
+from braided.flow.graph import Flow, Node
 from braided.flow.inputs import Inputs
 from braided.flow.key_hashes import key_hashes
 from braided.flow.step import KeyedStep
@@ -43,7 +43,8 @@ from braided.query.gate import Gate, Stopped
 from braided.query.plan import FlowPlan
 from braided.query.progress import ProgressLog, Steps, section
 from braided.query.reserve import Reserve
-from braided.sinks.files import Sink, Sitting
+from braided.sinks.base import Sink, SinkSetting
+from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
 from braided.spark.offset_log import BatchTimes, SparkLog
 from braided.spark.session_settings import configure
 from braided.spark.tick import Bell
@@ -98,7 +99,7 @@ class Engine:
         self._helm: Helm | None = None
         self._inputs = Inputs(flow.roots, options.order_by)
         self.source = self._inputs.joined()
-        self._sinks = dict(zip(_sink_names(sinks), zip(flow.ends, sinks, strict=True), strict=True))
+        self._given_sinks = sinks
         self._spark = spark
         self._log = SparkLog(Path(location))
         self._files = checkpoint_files(Path(location))
@@ -120,10 +121,12 @@ class Engine:
             self.bell = Bell(self._log.tick(planned))
         self._late_watermark_ms = 0
         memory = None
+        outputs: tuple[Prepared, ...] = ()
         if not started.fresh:
             newest = self._manifests.read(self.view.batch)
             self._late_watermark_ms = newest.watermark_ms
             memory = newest.extra.get(CONTROL)
+            outputs = newest.outputs
         metas = self._fit()
         self._box = ReportBox(self._spark.sparkContext)
         self._plan = FlowPlan(
@@ -156,15 +159,24 @@ class Engine:
         self.progress.first = {**self._at_start(), "control": self._helm.summary()}
         self._collector = Collector(self._files, self._manifests, self.options.retained_manifests)
         self._collector.collect_orphans()
-        for name, (_, sink) in self._sinks.items():
+        self._sinks = self._named_sinks(outputs)
+        for name, (_, named) in self._sinks.items():
             identity = f"{self._flow_id}/{name}"
-            sink.open(Sitting(self._spark, self._files, self.view.batch, identity))
+            named.sink.open(SinkSetting(self._spark, self._files, self.view.batch, identity))
         self._configured = False
         setting = self._spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", "true")
         self._empty_batches = str(setting).lower() == "true"
         self._published: tuple[Prepared, ...] = ()
         # A stop may have come between a batch and the one that its watermark asked for.
         self._ring(had_input=not started.fresh and self._log.had_input(self.view.batch))
+
+    def _named_sinks(self, outputs: tuple[Prepared, ...]) -> dict[str, tuple[Node, NamedSink]]:
+        """The sinks, by what the checkpoint calls them, each with the end that it writes."""
+        named = name_sinks(self._given_sinks, outputs)
+        if self._log.last_commit() != self.view.batch:  # a batch will be redelivered
+            refuse_lost_output(self.view.batch, outputs, named)
+        ends = zip(self.flow.ends, named, strict=True)
+        return {each.name: (end, each) for end, each in ends}
 
     def _at_start(self) -> dict[str, Any]:
         """The section of a progress that comes before any batch."""
@@ -319,7 +331,7 @@ class Engine:
             self._commit(outcome)
             # Spark has recorded the batch before this one, so nobody asks for its output again.
             for output in self._published:
-                self._sinks[output.sink][1].discard(output.entries)
+                self._sinks[output.sink][1].sink.discard(output.entries)
             self._published = outcome.outputs
         with steps.step("publish"):
             failpoints.reach("after-manifest")
@@ -336,12 +348,6 @@ class Engine:
         # Spark takes the watermark from the rows it sees, and its own stateful steps must run.
         df.write.format("noop").mode("overwrite").save()
         manifest = self._manifests.read(batch)
-        for output in manifest.outputs:
-            if output.sink not in self._sinks:
-                raise CheckpointMismatchError(
-                    f"batch {batch} is committed but not yet published, and its output was made "
-                    f"for {output.sink}: start the query once more with the sink it had"
-                )
         self._publish(df.sparkSession, batch, manifest.outputs)
         self._ring(had_input=True)
         self.progress.add(batch, {"batchId": batch, "redelivered": True, "operators": {}})
@@ -428,14 +434,13 @@ class Engine:
             )
         try:
             outputs = []
-            for number, (name, (end, sink)) in enumerate(self._sinks.items()):
+            for number, (end, named) in enumerate(self._sinks.values()):
                 if number:
                     failpoints.reach("between-prepares")
                 with steps.step("route"):
                     frame = frames.output(end)
                 with steps.step("process"):
-                    entries = sink.prepare(frame, f"{attempt}-{number}")
-                outputs.append(Prepared(name, entries))
+                    outputs.append(named.prepare(frame, f"{attempt}-{number}"))
             with steps.step("process"):
                 fed_back = frames.fed_back(attempt)
         finally:
@@ -474,7 +479,7 @@ class Engine:
         for number, output in enumerate(outputs):
             if number:
                 failpoints.reach("between-sinks")
-            self._sinks[output.sink][1].publish(spark, batch, output.entries)
+            self._sinks[output.sink][1].sink.publish(spark, batch, output.entries)
 
     # -- control ---------------------------------------------------------------------------
 
@@ -531,9 +536,3 @@ def _rehoused(before: RoutingTable, after: RoutingTable) -> dict[int, list[Rehou
         channel = int(after.slots[moved.taker])
         found.setdefault(channel, []).append(Rehousing(moved.key, moved.donor, moved.taker))
     return found
-
-
-def _sink_names(sinks: Sequence[Sink]) -> list[str]:
-    """What the manifest calls each sink: its kind, with a number where there are several."""
-    kinds = [type(sink).__name__ for sink in sinks]
-    return kinds if len(kinds) == 1 else [f"{kind}-{i}" for i, kind in enumerate(kinds)]
