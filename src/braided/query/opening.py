@@ -28,7 +28,8 @@ from braided.query.plan import FlowPlan
 from braided.query.processing import Processing
 from braided.query.progress import ProgressLog, StepTimes, section
 from braided.query.version import Version
-from braided.sinks.files import Sink, Sitting
+from braided.sinks.base import Sink, SinkSetting
+from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
 from braided.spark.offset_log import SparkLog
 from braided.spark.query_handle import QueryHandle
 from braided.spark.tick import Bell
@@ -41,7 +42,7 @@ from braided.steering.sampling import COLD_BATCHES, Sampler
 from braided.store.durable.files import Files, checkpoint_files
 from braided.store.durable.lease import Lease
 from braided.store.history.garbage import Collector
-from braided.store.history.manifest import OperatorMeta, OperatorVersion, View
+from braided.store.history.manifest import OperatorMeta, OperatorVersion, Prepared, View
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.channel_state import SnapshotLimits
 from braided.store.slots.lmdb_cache import claim, host_directory
@@ -70,6 +71,8 @@ class OpenCheckpoint:
     imported: Mapping[str, FirstState]
     """State that was brought in for operators that are new to it."""
     control_memory: str | None
+    outputs: tuple[Prepared, ...]
+    """What the newest batch prepared for the sinks that the query had then."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +118,11 @@ def _open_checkpoint(
     started = open_view(manifests, spark_log, location)
     view = started.view
     watermark_ms, memory = 0, None
+    outputs: tuple[Prepared, ...] = ()
     if not started.fresh:
         newest = manifests.read(view.batch)
         watermark_ms, memory = newest.watermark_ms, newest.extra.get(CONTROL)
+        outputs = newest.outputs
     metas, imported = _fit(flow, view, files, options)
     return OpenCheckpoint(
         location=location,
@@ -131,6 +136,7 @@ def _open_checkpoint(
         metas=metas,
         imported=imported,
         control_memory=memory,
+        outputs=outputs,
     )
 
 
@@ -211,10 +217,7 @@ def _assemble(
     progress.first = {**_section_before(version, metas, estimator), "control": control.summary()}
     collector = Collector(checkpoint.files, checkpoint.manifests, options.retained_manifests)
     collector.collect_orphans()
-    outputs = Outputs(flow.ends, sinks)
-    outputs.open(
-        lambda name: Sitting(spark, checkpoint.files, version.batch, f"{checkpoint.flow_id}/{name}")
-    )
+    outputs = Outputs(flow.ends, _open_sinks(sinks, checkpoint, spark))
     gate = Gate()
     first_states = FirstStates(flow.steps, metas, checkpoint.imported, checkpoint.files.root)
     steps = BatchSteps(
@@ -279,6 +282,20 @@ def _state_location(
         snapshots_per_task=options.snapshot_per_task,
     )
     return StateLocation(checkpoint.flow_id, checkpoint.files.root, base, limits)
+
+
+def _open_sinks(
+    sinks: Sequence[Sink], checkpoint: OpenCheckpoint, spark: SparkSession
+) -> list[NamedSink]:
+    """The sinks, by what the checkpoint calls them."""
+    batch, outputs = checkpoint.version.batch, checkpoint.outputs
+    named = name_sinks(sinks, outputs)
+    if checkpoint.spark_log.last_commit() != batch:  # it will be redelivered
+        refuse_lost_output(batch, outputs, named)
+    for each in named:
+        identity = f"{checkpoint.flow_id}/{each.name}"
+        each.sink.open(SinkSetting(spark, checkpoint.files, batch, identity))
+    return named
 
 
 def _control_thread(

@@ -93,11 +93,13 @@ class OperatorPart(msgspec.Struct, frozen=True):
     pins: tuple[PinnedKey, ...] | None = None  # None in a delta: as before
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one sink publishes, in words only that sink understands."""
 
-    sink: str
+    sink: str  # what the checkpoint has called the sink from its first batch on
     entries: tuple[str, ...]
+    kind: str = ""  # of the sink; manifests of earlier versions have only its name
+    target: str = ""  # where its output goes, or a number among others of its kind
 
 
 class CarryFile(msgspec.Struct, frozen=True):
