@@ -46,6 +46,10 @@ class BatchSpec(msgspec.Struct, frozen=True):
     failpoint: str = ""
     """Where a test wants a task to fail."""
 
+    def of_try(self, token: str) -> BatchSpec:
+        """The same batch, tried anew."""
+        return msgspec.structs.replace(self, token=token)
+
     def encode(self) -> str:
         return msgspec.json.encode(self).decode()
 
