@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from braided.control.measure.estimator import Estimator
-from braided.control.routing.table import Pin, RoutingTable
+from braided.control.routing.table import RoutingTable
 from braided.flow.graph import Flow
 from braided.flow.inputs import Inputs
 from braided.flow.key_hashes import KeyHashes
@@ -27,6 +26,7 @@ from braided.query.outputs import Outputs
 from braided.query.plan import FlowPlan
 from braided.query.processing import Processing
 from braided.query.progress import ProgressLog, StepTimes, section
+from braided.query.stored_tables import table_of
 from braided.query.version import Version
 from braided.sinks.base import Sink, SinkSetting
 from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
@@ -178,12 +178,7 @@ def _tables(
         tables[name] = (
             RoutingTable.initial(meta.slots, min(channels, meta.slots))
             if operator is None
-            else RoutingTable(
-                operator.epoch,
-                operator.channels,
-                operator.table.astype(np.int32),
-                tuple(Pin(p.key, p.hash, p.check, p.slot) for p in operator.pins),
-            )
+            else table_of(operator)
         )
     return tables
 
