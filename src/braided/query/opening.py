@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from braided.control.routing.table import Pin, RoutingTable
@@ -175,7 +174,7 @@ def _tables(
             else RoutingTable(
                 operator.epoch,
                 operator.channels,
-                operator.table.astype(np.int32),
+                operator.table,
                 tuple(Pin(p.key, p.hash, p.check, p.slot) for p in operator.pins),
             )
         )
