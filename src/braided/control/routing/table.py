@@ -7,8 +7,6 @@ between two batches.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,19 +81,6 @@ class RoutingTable:
         same = after.channels == self.channels and np.array_equal(after.slots, self.slots)
         return self if same else after
 
-    def encode(self) -> str:
-        """The slots' channels as text; epoch and channel count are kept beside it."""
-        return base64.b64encode(self.slots.astype(_width(self.channels)).tobytes()).decode()
-
-    @classmethod
-    def decode(cls, text: str, channels: int, epoch: int = 0) -> RoutingTable:
-        """The table that `encode` wrote for that many channels; ValueError when it can't be."""
-        try:
-            slots = np.frombuffer(base64.b64decode(text, validate=True), _width(channels))
-        except (binascii.Error, ValueError) as error:
-            raise ValueError(f"not a routing table: {error}") from None
-        return cls(epoch, channels, slots)
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RoutingTable):
             return NotImplemented
@@ -113,8 +98,3 @@ class RoutingTable:
 def moves(old: RoutingTable, new: RoutingTable) -> Slots:
     """The slots that have another channel in `new` than in `old`, ascending."""
     return np.flatnonzero(old.slots != new.slots).astype(np.int32)
-
-
-def _width(channels: int) -> str:
-    """Little-endian, 16 bits where they suffice."""
-    return "<u2" if channels <= 1 << 16 else "<u4"
