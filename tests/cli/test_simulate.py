@@ -20,7 +20,7 @@ from braided.sim import SCENARIOS
 from braided.sim.arrivals import Spike
 from braided.sim.cluster import Cluster, SimFlow, SimOperator, simulate
 from braided.sim.keys import Zipf
-from braided.sim.replay import recorded, replay
+from braided.sim.replay import read_recording, replay
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_log_is_replayed_with_another_policy(
 
 def test_a_replay_of_the_same_policies_comes_near_to_what_was(log: Path) -> None:
     with log.open("rb") as lines:
-        recording = recorded(read(lines))
+        recording = read_recording(read(lines))
     settings = Settings(scale=Off(), balance=Static(), limits=Limits(channels_max=4))
     summary = replay(recording, settings).summary()
     assert float(summary["latency_s"]) == pytest.approx(recording.latency_s, rel=0.4)

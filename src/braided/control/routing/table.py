@@ -42,23 +42,23 @@ class RoutingTable:
     pins: tuple[Pin, ...] = ()
 
     def __post_init__(self) -> None:
-        given = np.asarray(self.slots)
-        if given.ndim != 1 or given.size == 0 or given.dtype.kind not in "iu":
+        slots = np.asarray(self.slots)
+        if slots.ndim != 1 or slots.size == 0 or slots.dtype.kind not in "iu":
             raise ValueError("a routing table is one row of channel numbers, at least one")
         if self.channels < 1:
             raise ValueError(f"a routing table needs a channel, not {self.channels}")
-        if given.min() < 0 or given.max() >= self.channels:
-            slot = int(np.flatnonzero((given < 0) | (given >= self.channels))[0])
+        if slots.min() < 0 or slots.max() >= self.channels:
+            slot = int(np.flatnonzero((slots < 0) | (slots >= self.channels))[0])
             raise ValueError(
-                f"slot {slot} is routed to channel {given[slot]}, "
+                f"slot {slot} is routed to channel {slots[slot]}, "
                 f"and there are {self.channels} channels"
             )
-        # Our own copy, so that nobody can change a table that is in use.
-        if any(not 0 <= pin.slot < given.size for pin in self.pins):
-            raise ValueError(f"a key is pinned to a slot that is not there; there are {given.size}")
-        own = np.array(given, dtype=np.int32)
-        own.setflags(write=False)
-        object.__setattr__(self, "slots", own)
+        if any(not 0 <= pin.slot < slots.size for pin in self.pins):
+            raise ValueError(f"a key is pinned to a slot that is not there; there are {slots.size}")
+        # A copy, so that nobody can change a table that is in use.
+        copy = np.array(slots, dtype=np.int32)
+        copy.setflags(write=False)
+        object.__setattr__(self, "slots", copy)
 
     @classmethod
     def initial(cls, slots: int, channels: int) -> RoutingTable:
