@@ -17,11 +17,12 @@ from braided.api.query import ElasticQuery, retire
 from braided.errors import DefinitionError, UnsupportedError
 from braided.flow.graph import Flow, Node, flow_of
 from braided.options import Options
-from braided.query.engine import Engine
+from braided.query.opening import open_query
 from braided.sinks.base import Sink
 from braided.sinks.paths import local_path
 from braided.spark.jvm import Jvm
 from braided.spark.launch import launch
+from braided.spark.query_handle import QueryHandle
 from braided.spark.tick import with_tick
 
 if TYPE_CHECKING:
@@ -227,11 +228,14 @@ def start(*writers: StreamWriter) -> ElasticQuery:
     durable = any(sink.keeps for sink in sinks)
     location = _location(spark, options, named[0] if named else None, durable)
     retire(location)
-    engine = Engine(flow, sinks, location, settings, spark, _interval_s(spark, trigger))
+    handle = QueryHandle()
+    opened = open_query(
+        flow, sinks, location, settings, spark, handle, _interval_s(spark, trigger)
+    )
     try:
         native = (
-            with_tick(engine.source, engine.bell)
-            .writeStream.foreachBatch(engine.run)
+            with_tick(opened.source, opened.bell)
+            .writeStream.foreachBatch(opened.engine.run)
             .outputMode(_native_mode(flow))
             .option("checkpointLocation", location)
         )
@@ -239,9 +243,11 @@ def start(*writers: StreamWriter) -> ElasticQuery:
             native = native.queryName(named[0])
         if trigger:
             native = native.trigger(**trigger)
-        query = ElasticQuery(launch(spark, native), engine)
+        started = launch(spark, native)
+        handle.attach(started)
+        query = ElasticQuery(started, opened)
     except BaseException:
-        engine.close()
+        opened.engine.close()
         raise
     for sink in sinks:
         sink.started()

@@ -11,7 +11,7 @@ import msgspec
 from braided.errors import CheckpointMismatchError
 from braided.spark.offset_log import SparkLog
 from braided.store.history.manifest import OperatorMeta, View
-from braided.store.history.manifest_log import Manifests
+from braided.store.history.manifest_log import ManifestLog
 
 __all__ = ["Started", "fit", "open_view"]
 
@@ -25,7 +25,7 @@ class Started:
     fresh: bool
 
 
-def open_view(manifests: Manifests, log: SparkLog, location: str) -> Started:
+def open_view(manifests: ManifestLog, log: SparkLog, location: str) -> Started:
     """The newest view, if Spark's log agrees with it."""
     newest, committed = manifests.newest(), log.last_commit()
     if newest is None:

@@ -15,7 +15,7 @@ import numpy as np
 from braided.control.measure.view import FlowSample, HeavyKey, OperatorSample
 from braided.control.routing.table import Loads, RoutingTable
 from braided.flow.graph import Flow, Keyed, Node
-from braided.store.history.manifest import OperatorView, View
+from braided.store.history.manifest import OperatorVersion, View
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ChannelReport, KeyRows
@@ -81,7 +81,7 @@ class Sampler:
         return min(since_s, max(self._interval_s, before[1]))
 
     def _slots_of(
-        self, name: str, after: OperatorView, reports: Sequence[ChannelReport]
+        self, name: str, after: OperatorVersion, reports: Sequence[ChannelReport]
     ) -> tuple[Loads, Loads]:
         """Keys and bytes of each slot: as reported, and evenly spread as long as nobody did."""
         slots = after.meta.slots
@@ -93,7 +93,7 @@ class Sampler:
         keys, size = (held.copy() for held in self._held[name])
         for report in reports:
             for slot in report.slots:
-                keys[slot.slot], size[slot.slot] = slot.keys_held, slot.bytes_held
+                keys[slot.slot], size[slot.slot] = slot.keys, slot.bytes
         self._held[name] = keys, size
         return keys, size
 

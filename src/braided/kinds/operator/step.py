@@ -17,9 +17,9 @@ from braided.kinds.operator.program import Program
 from braided.kinds.operator.stage import OperatorStage
 from braided.operator.definition import Operator, state_codec
 from braided.spark.offset_log import BatchTimes
+from braided.store.codec_names import RECORDS
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
-from braided.store.records.codec import CODEC
 from braided.store.records.old_records import evolve
 from braided.tasks.first_state import FirstState
 from braided.tasks.stage import StageSetting
@@ -36,7 +36,6 @@ class OperatorStep:
     gives_complete: ClassVar[bool] = False
     can_divert: ClassVar[bool] = True
     can_be_pinned: ClassVar[bool] = True
-
 
     name: str
     operator: type[Operator]
@@ -68,7 +67,7 @@ class OperatorStep:
     @property
     def codec(self) -> str:
         """The encoding of its state, as a checkpoint records it."""
-        return CODEC
+        return RECORDS
 
     @property
     def fires(self) -> bool:

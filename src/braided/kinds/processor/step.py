@@ -20,9 +20,10 @@ from braided.kinds.processor.program import ProcessorProgram
 from braided.kinds.processor.stage import ProcessorStage
 from braided.spark.offset_log import BatchTimes
 from braided.spark.sql_text import quoted
+from braided.store.codec_names import VARIABLES
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
-from braided.store.variables.declared import VARIABLES, Declared, evolved
+from braided.store.variables.declared import Declared, evolved
 from braided.tasks.first_state import FirstState
 from braided.tasks.packing import PackedProgram, pack
 from braided.tasks.stage import StageSetting
@@ -41,7 +42,6 @@ class ProcessorStep:
     gives_complete: ClassVar[bool] = False
     can_divert: ClassVar[bool] = False
     can_be_pinned: ClassVar[bool] = True
-
 
     name: str
     processor: bytes

@@ -24,11 +24,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from braided.errors import UnsupportedError
-from braided.store.slots.keys import from_plain, to_plain
+from braided.store.slots.key_codec import from_plain, to_plain
 
-__all__ = ["COLUMNS", "Column", "Field", "RecordCodec", "StoredColumns", "choose", "field_of"]
-
-COLUMNS = "columns-1"  # named in the manifest
+__all__ = ["Column", "ColumnField", "RecordCodec", "StoredColumns", "choose", "field_of"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -56,7 +54,7 @@ def choose(mask: Mask, first: Column, second: Column) -> Column:
     return Column(np.where(mask, first.values, second.values), valid)
 
 
-class Field:
+class ColumnField:
     """One column of a record: how Arrow, numpy and Spark's order see it."""
 
     dtype: np.dtype[Any] | None = None
@@ -76,7 +74,7 @@ class Field:
         raise NotImplementedError
 
 
-class _Fixed(Field):
+class _Fixed(ColumnField):
     def __init__(self, kind: pa.DataType, dtype: Any) -> None:
         super().__init__(kind)
         self.dtype = np.dtype(dtype)
@@ -130,7 +128,7 @@ class _Decimal(_Fixed):
         return np.asarray((x["high"] > y["high"]) | (same & (x["low"] > y["low"])))
 
 
-class _Bytes(Field):
+class _Bytes(ColumnField):
     """Text and binary; Spark orders both by their bytes."""
 
     def read(self, array: pa.Array) -> Column:
@@ -152,7 +150,7 @@ class _Bytes(Field):
         return np.fromiter((x > y for x, y in pairs), np.bool_, len(a))
 
 
-class _Nested(Field):
+class _Nested(ColumnField):
     """Structs and arrays, as msgpack."""
 
     def __init__(self, kind: pa.DataType) -> None:
@@ -174,7 +172,7 @@ class _Nested(Field):
         return found
 
 
-def field_of(kind: pa.DataType, name: str) -> Field:
+def field_of(kind: pa.DataType, name: str) -> ColumnField:
     """The field for values of an Arrow type."""
     if pa.types.is_boolean(kind):
         return _Bool(kind)
@@ -234,7 +232,7 @@ def _bitmap(valid: Mask) -> pa.Buffer | None:
 class RecordCodec:
     """Records of some fields."""
 
-    def __init__(self, fields: Sequence[Field]) -> None:
+    def __init__(self, fields: Sequence[ColumnField]) -> None:
         self.fields = tuple(fields)
         self._fixed = [i for i, field in enumerate(fields) if field.dtype is not None]
         self._free = [i for i, field in enumerate(fields) if field.dtype is None]

@@ -35,7 +35,7 @@ __all__ = [
     "Manifest",
     "OperatorMeta",
     "OperatorPart",
-    "OperatorView",
+    "OperatorVersion",
     "PinnedKey",
     "Prepared",
     "View",
@@ -47,7 +47,8 @@ __all__ = [
 
 FORMAT = 1
 
-Table = npt.NDArray[np.unsignedinteger]
+Table = npt.NDArray[np.int32]
+"""The channel of each slot."""
 
 
 class OperatorMeta(msgspec.Struct, frozen=True):
@@ -87,8 +88,8 @@ class OperatorPart(msgspec.Struct, frozen=True):
     runs: tuple[RunFile, ...] = ()
     new: int = 0  # how many of the runs, at the end, are this batch's own
     due: dict[int, int | None] = {}
-    keys: int = 0
-    bytes: int = 0
+    keys: int = 0  # in all slots, after the batch
+    bytes: int = 0  # likewise
     pins: tuple[PinnedKey, ...] | None = None  # None in a delta: as before
 
 
@@ -147,7 +148,7 @@ class Link(NamedTuple):
     replaced: str | None  # the version whose content a snapshot repeats, where that is known
 
 
-class OperatorView:
+class OperatorVersion:
     """An operator at a batch. Immutable."""
 
     __slots__ = (
@@ -188,12 +189,12 @@ class OperatorView:
         self._order = order
 
     @classmethod
-    def empty(cls, meta: OperatorMeta) -> OperatorView:
+    def empty(cls, meta: OperatorMeta) -> OperatorVersion:
         """An operator before its first batch, on one channel."""
-        table = np.zeros(meta.slots, dtype=np.uint16)
+        table = np.zeros(meta.slots, dtype=np.int32)
         return cls(meta, 1, table, 0, [None] * meta.slots, 0, {}, 0, 0)
 
-    def starting_with(self, runs: tuple[RunFile, ...]) -> OperatorView:
+    def starting_with(self, runs: tuple[RunFile, ...]) -> OperatorVersion:
         """The operator with state that its first batch builds on and will name."""
         return self.apply(OperatorPart(self.channels, runs=runs, new=len(runs)), False, False)
 
@@ -228,7 +229,7 @@ class OperatorView:
         """The names of the runs that some slot needs."""
         return {run.name for run in self.live_runs()}
 
-    def apply(self, part: OperatorPart, full: bool, fresh: bool) -> OperatorView:
+    def apply(self, part: OperatorPart, full: bool, fresh: bool) -> OperatorVersion:
         """The view after a batch, from a full manifest's part or a delta's.
 
         `fresh` when this view knows nothing yet and a full part has to tell all.
@@ -257,7 +258,7 @@ class OperatorView:
         meta = part.meta or self.meta
         table = self.table if part.table is None else decode_table(part.table, meta.slots)
         pins = self.pins if part.pins is None else part.pins
-        return OperatorView(
+        return OperatorVersion(
             meta, part.channels, table, part.epoch, links, order, due, part.keys, part.bytes, pins
         )
 
@@ -271,7 +272,7 @@ class View:
         self,
         flow: str,
         batch: int,
-        operators: Mapping[str, OperatorView],
+        operators: Mapping[str, OperatorVersion],
         carry: tuple[CarryFile, ...],
         dead: tuple[DeadFile, ...] = (),
     ) -> None:
@@ -299,7 +300,7 @@ class View:
             before = operators.get(name)
             if before is None:
                 assert part.meta is not None  # problems() has looked
-                before = OperatorView.empty(part.meta)
+                before = OperatorVersion.empty(part.meta)
             operators[name] = before.apply(part, manifest.full, fresh)
         dead = manifest.dead if manifest.full else (*self.dead, *manifest.dead)
         return View(manifest.flow, manifest.batch, operators, manifest.carry, dead)
@@ -370,7 +371,7 @@ def problems(view: View, manifest: Manifest) -> list[str]:
 
 
 def _table_problems(
-    name: str, part: OperatorPart, meta: OperatorMeta, before: OperatorView | None
+    name: str, part: OperatorPart, meta: OperatorMeta, before: OperatorVersion | None
 ) -> list[str]:
     if part.channels < 1:
         return [f"operator {name} has {part.channels} channels"]
@@ -422,5 +423,7 @@ def decode_table(text: str, slots: int) -> Table:
     """The array that `encode_table` wrote, read-only; empty if it is not one for so many slots."""
     data = base64.b64decode(text)
     widths = {2 * slots: "<u2", 4 * slots: "<u4"}
-    table: Table = np.frombuffer(data if len(data) in widths else b"", widths.get(len(data), "<u2"))
+    width = widths.get(len(data))
+    table = np.frombuffer(b"" if width is None else data, width or "<u2").astype(np.int32)
+    table.setflags(write=False)
     return table

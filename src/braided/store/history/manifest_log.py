@@ -28,7 +28,7 @@ from braided.store.durable.files import UNREADABLE, Files
 from braided.store.history.manifest import FORMAT, Manifest, View, problems
 from braided.store.history.runs import digest_of
 
-__all__ = ["DIRECTORY", "FULL_EVERY", "Manifests"]
+__all__ = ["DIRECTORY", "FULL_EVERY", "ManifestLog"]
 
 DIRECTORY = "manifests"
 # A full manifest lets older ones go and bounds what a new process must read.
@@ -71,7 +71,7 @@ _lock = threading.Lock()
 os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
 
 
-class Manifests:
+class ManifestLog:
     """The manifests of one checkpoint."""
 
     def __init__(self, files: Files) -> None:

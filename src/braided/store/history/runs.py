@@ -35,7 +35,9 @@ __all__ = [
     "digest_of",
     "read_run",
     "slots_of",
+    "write_changelog",
     "write_run",
+    "write_snapshot",
 ]
 
 LOG_SUFFIX = ".log.arrow"
@@ -119,6 +121,23 @@ def write_run(
     data = _encode(np.repeat(np.array(slots, dtype=np.int32), counts), keys, values, base)
     files.write(name, data)
     return RunFile(name=name, digest=digest_of(data), bytes=data.size, slots=bitmap_of(slots))
+
+
+def write_changelog(
+    files: Files,
+    path: str,
+    changes: Iterable[tuple[int, Sequence[bytes], Sequence[bytes | None]]],
+    heads: Iterable[str],
+) -> RunFile:
+    """Writes what a task changed in some slots, on the versions (`heads`) that they had."""
+    return write_run(files, path + LOG_SUFFIX, changes, base=digest_of(",".join(heads).encode()))
+
+
+def write_snapshot(
+    files: Files, path: str, contents: Iterable[tuple[int, Sequence[bytes], Sequence[bytes]]]
+) -> RunFile:
+    """Writes all that some slots contain, which restarts their chains."""
+    return write_run(files, path + SNAP_SUFFIX, contents)
 
 
 def read_run(

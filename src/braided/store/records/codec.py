@@ -4,7 +4,7 @@ A record is one version byte and a msgpack array of the field values in order, w
 the key's pending timers (ms) as its last element. Loading and dumping happen once per key and
 batch, so both are generated for the fields at hand: no loop, no lookup by name. The version is that
 of the operator's fields in its checkpoint; a record of an earlier one takes another, slower way
-(`oldrecords.py`).
+(`old_records.py`).
 
 A dumped record is decoded again before it leaves: msgspec encodes a `str` in an `int` field
 without complaint, and the batch that made a bad value is the one that must fail.
@@ -12,10 +12,8 @@ without complaint, and the batch that made a bad value is the one that must fail
 
 from __future__ import annotations
 
-import json
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import msgspec
@@ -24,25 +22,20 @@ import numpy as np
 
 from braided.errors import (
     CheckpointMismatchError,
-    OperatorDefinitionError,
     StateValueError,
 )
 from braided.store.durable.files import UNREADABLE
 from braided.store.records.evolution import same_fields
 from braided.store.records.field_types import (
-    classes,
     clear_caches,
-    describe,
     misfit,
     python_type,
-    refusal,
     type_text,
 )
 from braided.store.records.old_records import OldRecords
+from braided.store.records.state_fields import Field, StateFields
 
-__all__ = ["CODEC", "Field", "StateCodec"]
-
-CODEC = "msgpack-1"  # named in the manifest
+__all__ = ["StateCodec"]
 
 # Sets iterate in an order that differs between processes; a sorted one makes two attempts of a
 # task write the same bytes. Only for members that compare with each other.
@@ -59,17 +52,6 @@ _SORTABLE = (
 )
 
 
-@dataclass(frozen=True)
-class Field:
-    """One annotated field of an operator: part of the state of each key."""
-
-    name: str
-    type: Any
-    default: Any
-    earlier: tuple[str, ...] = ()
-    """Names that it had before."""
-
-
 def _plain(value: Any) -> Any:
     """Numpy scalars turn up wherever a user computes with Arrow or numpy: store their value."""
     if isinstance(value, np.generic):
@@ -81,7 +63,7 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
 _sorting_encoder = msgspec.msgpack.Encoder(enc_hook=_plain, order="deterministic")
 
 
-class StateCodec:
+class StateCodec(StateFields):
     """Loads the fields of one operator class from records and dumps them into records."""
 
     load: Callable[[Any, bytes | None], tuple[int, ...]]
@@ -104,12 +86,9 @@ class StateCodec:
         history: Sequence[str] = (),
     ) -> None:
         """`history` has the descriptions of all versions, the present one last, if known."""
-        self.operator = operator
-        self.fields = tuple(fields)
-        self.upgrade = upgrade
+        super().__init__(operator, fields, upgrade)
         self.version = len(history) or 1
         self._fitted: dict[tuple[str, ...], StateCodec] = {}
-        self.infos = [self._inspect(field) for field in self.fields]
         kinds = [field.type for field in self.fields]
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
             types.GenericAlias(tuple, (*kinds, tuple[int, ...]))
@@ -118,7 +97,7 @@ class StateCodec:
             self._check_default(field, info)
         defaults = (*(field.default for field in self.fields), ())
         self.fresh = bytes([self.version]) + _encoder.encode(defaults)
-        self._old = OldRecords(self, history)
+        self._old = OldRecords(self, self.fresh, history)
         self.load, self.dump = self._generate()
         clear_caches(self.classes())
 
@@ -140,30 +119,7 @@ class StateCodec:
         op = types.SimpleNamespace()
         return self.dump(op, self.load(op, old)) == record
 
-    def describe(self) -> str:
-        """Names and types of the fields as JSON, to tell whether a checkpoint fits."""
-        fields = [
-            {"name": field.name, "type": describe(info), "id": number}
-            for number, (field, info) in enumerate(zip(self.fields, self.infos, strict=True))
-        ]
-        return json.dumps({"fields": fields}, separators=(",", ":"))
-
-    def classes(self) -> set[type]:
-        """The Enums, dataclasses and so on that the fields' types are made of."""
-        return set().union(*map(classes, self.infos))
-
     # --- at definition ------------------------------------------------------------------------
-
-    def _inspect(self, field: Field) -> mi.Type:
-        try:
-            info = mi.type_info(field.type)
-            msgspec.msgpack.Decoder(field.type)
-        except Exception as error:  # msgspec raises what user annotations raise: NameError, ...
-            raise self._refused(field, str(error)) from error
-        reason = refusal(info)
-        if reason:
-            raise self._refused(field, reason)
-        return info
 
     def _check_default(self, field: Field, info: mi.Type) -> None:
         try:
@@ -177,16 +133,10 @@ class StateCodec:
 
     def _default_refused(self, field: Field, place: str, value: Any, why: str) -> Exception:
         part = f" ({field.name}{place})" if place else ""
-        return self._refused(
+        return self.refused(
             field,
             f"its default {_short(value)}{part} is a {type(value).__name__} and does not fit the "
             f"type {type_text(field.type)}{f' ({why})' if why else ''}",
-        )
-
-    def _refused(self, field: Field, reason: str) -> OperatorDefinitionError:
-        return OperatorDefinitionError(
-            f"{self.operator}.{field.name} can't be a state field of type "
-            f"{type_text(field.type)}: {reason}"
         )
 
     # --- per key ------------------------------------------------------------------------------

@@ -17,12 +17,9 @@ import lmdb
 from braided.store.slots.cache_port import EMPTY, MemoryImage, after
 from braided.store.slots.catch_up import Opened
 from braided.store.slots.diff import Changes, changes_of
+from braided.store.slots.layout import LOWEST, RECORD_KINDS, SUFFIX_BYTES_MAX, unwrap
 
-__all__ = ["SUFFIX_BYTES_MAX", "SlotState", "empty_slot"]
-
-SUFFIX_BYTES_MAX = 480
-
-_LOWEST = b"\x01"  # what is below is the cache's own
+__all__ = ["SlotState", "empty_slot"]
 
 
 class SlotState:
@@ -79,7 +76,7 @@ class SlotState:
 
     def scan(self, prefix: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """The items that start with a prefix, below `stop`, in order, as they are at the call."""
-        start = self.address + max(prefix, _LOWEST)
+        start = self.address + max(prefix, LOWEST)
         end = after(self.address + prefix)
         if stop is not None:
             end = min(end, self.address + stop)
@@ -114,6 +111,12 @@ class SlotState:
             }
         return sorted(found.items())
 
+    def records(self) -> Iterator[tuple[bytes, bytes]]:
+        """The keys that have a record, with their records, in the order in which they lie."""
+        for kind in RECORD_KINDS:
+            for suffix, stored in self.scan(kind):
+                yield unwrap(suffix, stored)
+
     def first(self, prefix: bytes) -> bytes | None:
         """The lowest suffix that starts with a prefix."""
         for suffix, _ in self.scan(prefix):
@@ -125,7 +128,7 @@ class SlotState:
         suffixes = self._changed()
         if not suffixes:
             return None
-        if suffixes[0] < _LOWEST or max(map(len, suffixes)) > SUFFIX_BYTES_MAX:
+        if suffixes[0] < LOWEST or max(map(len, suffixes)) > SUFFIX_BYTES_MAX:
             raise ValueError(
                 f"a suffix has 1 to {SUFFIX_BYTES_MAX} bytes and does not start with zero"
             )
@@ -137,11 +140,11 @@ class SlotState:
 
     def items(self) -> dict[bytes, bytes]:
         """All that a slot that was opened empty holds now."""
-        return {place: value for place, value in self._new.items() if value is not None}
+        return {suffix: value for suffix, value in self._new.items() if value is not None}
 
     def contents(self) -> tuple[list[bytes], list[bytes]]:
         """The slot as it was opened."""
-        items = list(_merge(self._stored(self.address + _LOWEST, after(self.address)), []))
+        items = list(_merge(self._stored(self.address + LOWEST, after(self.address)), []))
         return [suffix for suffix, _ in items], [value for _, value in items]
 
     def close(self) -> None:

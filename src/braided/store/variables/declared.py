@@ -20,10 +20,7 @@ import msgspec
 
 from braided.errors import CheckpointMismatchError
 
-__all__ = ["VARIABLES", "Declaration", "Declared", "evolved", "widens"]
-
-VARIABLES = "variables-1"
-"""How a checkpoint calls the encoding of such state."""
+__all__ = ["Declaration", "Declared", "evolved", "widens"]
 
 _WIDER = {
     "byte": ("short", "integer", "long", "float", "double"),
