@@ -67,10 +67,11 @@ def stateDiff(
     return _of(checkpoint, view, operator, one, ["key", "before", "after"])
 
 
-def _batch(given: int | None, name: str) -> int | None:
-    if given is None or (isinstance(given, int) and not isinstance(given, bool)):
-        return given
-    raise DefinitionError(f"{name} is a batch id, an int, not {given!r}")
+def _batch(version: int | None, name: str) -> int | None:
+    """The batch that an argument of that name means; None for the newest."""
+    if version is None or (isinstance(version, int) and not isinstance(version, bool)):
+        return version
+    raise DefinitionError(f"{name} is a batch id, an int, not {version!r}")
 
 
 def _of(
@@ -83,9 +84,9 @@ def _of(
     """One operator's frame, or those of all with their typed columns as JSON."""
     names = list(view.operators)
     if operator is not None and operator not in names:
-        known = ", ".join(map(repr, names))
+        present = ", ".join(map(repr, names))
         raise StateNotFoundError(
-            f"{checkpoint} has no operator {operator!r} at batch {view.batch}; it has {known}"
+            f"{checkpoint} has no operator {operator!r} at batch {view.batch}; it has {present}"
         )
     if operator is not None or len(names) == 1:
         return one(operator if operator is not None else names[0])

@@ -229,9 +229,7 @@ def start(*writers: StreamWriter) -> ElasticQuery:
     location = _location(spark, options, named[0] if named else None, durable)
     retire(location)
     handle = QueryHandle()
-    opened = open_query(
-        flow, sinks, location, settings, spark, handle, _interval_s(spark, trigger)
-    )
+    opened = open_query(flow, sinks, location, settings, spark, handle, _interval_s(spark, trigger))
     try:
         native = (
             with_tick(opened.source, opened.bell)
