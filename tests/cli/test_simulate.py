@@ -141,7 +141,7 @@ def test_an_unknown_scenario_is_answered_with_the_known_ones(
 def test_simulating_does_not_import_spark() -> None:
     code = (
         "import sys\n"
-        "from braided.cli import simulate as commands\n"
+        "from braided.cli.simulate import simulate_command\n"
         "assert 'pyspark' not in sys.modules and 'py4j' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
