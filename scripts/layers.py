@@ -8,8 +8,9 @@ no Spark  the packages in `PURE` do not reach PySpark or py4j, also not by way o
 below     what PySpark does not show is used in spark/ only, but for what `BELOW_SPARK` excuses
 
 Imports are read, not run, wherever they stand in a file: inside functions, for the type checker
-only, or by `import_module("...")`. An `__init__` is a module of its folder like the others. The one
-of the package itself, the face that users see, is a way only for who names something in it.
+only, or by name, as a text that `import_module` is given. An `__init__` is a module of its folder
+like the others. The one of the package itself, the face that users see, is a way only for who names
+something in it.
 
 `layers.py` checks, `layers.py --graph` prints the edges between packages, and
 `layers.py --mermaid` prints the picture of the order that docs/architecture.md shows.
@@ -84,7 +85,7 @@ BELOW_SPARK = {
     "flow.stateless": "reads a column's text to find stars",
     "kinds.aggregate.aggregation": "hands columns and frames on to spark/catalyst.py",
     "sinks.files": "hands its frame on to spark/jvm.py",
-    "sinks.staged": "runs a frame of which it needs no rows",
+    "sinks.staged": "hands rows to Spark's memory sink without a way through Python",
     "steering.arriving": "asks a batch's plan for its size before it runs",
     "tasks.stage": "makes mapInArrow's function once and not once per batch",
 }
@@ -305,6 +306,8 @@ def _targets(node: ast.AST, package: str, files: Mapping[str, Path]) -> set[str]
         base = _absolute(node, package)
         # A name that is no module of ours is something inside the module it comes from.
         return {_module(f"{base}.{alias.name}", files) for alias in node.names}
+    if isinstance(node, ast.Constant) and node.value in files and node.value != PACKAGE:
+        return {str(node.value)}  # somebody imports it from there, as import_module(HOME[name])
     if isinstance(node, ast.Call) and _is_dynamic(node):
         named = [str(word.value) for word in node.args if isinstance(word, ast.Constant)]
         return {_module(word, files) for word in named}

@@ -1,4 +1,4 @@
-"""The grouping columns of an operator, read from what a checkpoint says of them."""
+"""The types of an operator's key, read from the text that a checkpoint keeps of them."""
 
 from __future__ import annotations
 

@@ -60,9 +60,7 @@ _KAFKA = {"topic": StringType, "partition": IntegerType, "offset": LongType}
 
 
 def sequence(schema: StructType, order_by: str | None) -> list[str]:
-    """SQL for the order of a source's rows: what the user says, what Kafka knows, or as
-    they come.
-    """
+    """SQL for the order of a source's rows: as the user says, as Kafka knows, or as they come."""
     as_they_come = "monotonically_increasing_id()"
     types = {field.name: field.dataType for field in schema.fields}
     if order_by is not None:

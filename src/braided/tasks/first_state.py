@@ -58,7 +58,7 @@ def write_snapshot(root: str, path: str, slots: dict[int, dict[bytes, bytes]]) -
 
 
 def first_state_of(told: list[Row]) -> FirstState:
-    """What the tasks of such a job have told."""
+    """The first state that the tasks of such a job have written, by the rows that they gave out."""
     due = {int(slot): ms for row in told for slot, ms in json.loads(row.due).items()}
     return FirstState(
         tuple(RunFile(row.name, row.digest, row.bytes, row.slots) for row in told),

@@ -67,7 +67,7 @@ class ChannelReport(msgspec.Struct, frozen=True):
     heavy: tuple[KeyRows, ...] = ()
 
     def result(self) -> tuple[str, ...]:
-        """Equal for two attempts that did the same."""
+        """What is equal for two attempts that did the same."""
         return (
             self.log.digest if self.log else "",
             self.carry.digest if self.carry else "",
@@ -86,7 +86,7 @@ class _Concatenate(AccumulatorParam[list[bytes]]):
 
 
 class ReportBox:
-    """The driver's letter box. A task drops `encode(report)` with the token of its try."""
+    """The driver's letter box. A task drops its report here, with the token of its try."""
 
     def __init__(self, context: SparkContext) -> None:
         self.accumulator: Accumulator[list[bytes]] = context.accumulator([], _Concatenate())
@@ -106,10 +106,10 @@ class ReportBox:
                 continue
             if report.channel >= channels[report.operator]:
                 raise ChannelMissingError(
-                    f"operator {report.operator!r} has {channels[report.operator]} "
-                    "channels, but Spark "
-                    f"ran one as partition {report.channel}: a step after it, such as a crossJoin "
-                    "without broadcast, changes its partitions; the batch is not committed"
+                    f"operator {report.operator!r} has {channels[report.operator]} channels, but "
+                    f"Spark ran one as partition {report.channel}: a step after it, such as a "
+                    "crossJoin without broadcast, changes its partitions; the batch is not "
+                    "committed"
                 )
             place = (report.operator, report.channel)
             twin = found.setdefault(place, report)

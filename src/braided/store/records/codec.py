@@ -4,7 +4,7 @@ A record is one version byte and a msgpack array of the field values in order, w
 the key's pending timers (ms) as its last element. Loading and dumping happen once per key and
 batch, so both are generated for the fields at hand: no loop, no lookup by name. The version is that
 of the operator's fields in its checkpoint; a record of an earlier one takes another, slower way
-(`oldrecords.py`).
+(`old_records.py`).
 
 A dumped record is decoded again before it leaves: msgspec encodes a `str` in an `int` field
 without complaint, and the batch that made a bad value is the one that must fail.

@@ -1,6 +1,6 @@
 """Stored state as Arrow columns, by what the checkpoint says of it: no Operator class is needed.
 
-A checkpoint describes the fields of every operator (`fieldtypes.describe`). From a description
+A checkpoint describes the fields of every operator (`field_types.describe`). From a description
 follow an Arrow type and two functions: from what is stored to a value of that type, and back.
 
     int, float, bool, str, bytes        bigint, double, boolean, string, binary

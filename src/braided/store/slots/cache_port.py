@@ -1,7 +1,7 @@
 """What a cache of slots is to a task, and the plainest one: in this process's memory.
 
-The LMDB cache (`cache.py`) and `MemoryCache` keep one contract, and one test suite runs over both:
-a slot is read as of one moment, and is written from one version to another or not at all.
+The LMDB cache (`lmdb_cache.py`) and `MemoryCache` keep one contract, and one test suite runs over
+both: a slot is read as of one moment, and is written from one version to another or not at all.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Nothing that a task does to a slot is seen by anyone before `finish`, and nothing that `finish`
 writes counts before the manifest names it: the changelog is a file of its own, and the cache can be
-rolled back. How a cached slot gets to the version that is read: `opening.py`.
+rolled back. How a cached slot gets to the version that is read: `catch_up.py`.
 """
 
 from __future__ import annotations

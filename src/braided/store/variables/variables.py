@@ -1,11 +1,11 @@
 """Value, list and map state of a key, with Spark's names: what a processor reads and writes.
 
 A variable knows how its values are encoded and nothing of keys; it works on whatever key is open
-(openkey.py). Reads touch what is asked for: one entry of a map, not the map. A list grows by
+(`open_key.py`). Reads touch what is asked for: one entry of a map, not the map. A list grows by
 pieces: what a key appended while it was open is one piece, and the others stay as they are.
 
 With a time to live, every value, entry and piece has its expiry in front. One that has expired is
-not there for any reader. It goes from the slot when a sweep (sweep.py) finds the note of its
+not there for any reader. It goes from the slot when a sweep (`expiry.py`) finds the note of its
 expiry, which is made when something is new, not each time it is written again.
 """
 
