@@ -150,10 +150,10 @@ def late_filter(time: str) -> Callable[[int], str]:
     """SQL that keeps the rows that are not late, given the watermark in ms."""
 
     def keep(watermark_ms: int) -> str:
-        # Inside an array, at a place that Spark does not see is constant, the watermark is not
+        # Inside an array, at an index that Spark does not see is constant, the watermark is not
         # compiled into the generated code, which would then be compiled anew for every batch.
-        place = f"pmod(hash({time}), 1) + 1"
-        watermark = f"element_at(array(timestamp_millis({watermark_ms})), {place})"
+        index = f"pmod(hash({time}), 1) + 1"
+        watermark = f"element_at(array(timestamp_millis({watermark_ms})), {index})"
         return f"NOT coalesce({time} <= {watermark}, false)"
 
     return keep

@@ -40,18 +40,18 @@ def write_snapshot(root: str, path: str, slots: dict[int, dict[bytes, bytes]]) -
         Files(root),
         path + SNAP_SUFFIX,
         (
-            (slot, sorted(content), [content[place] for place in sorted(content)])
+            (slot, sorted(content), [content[suffix] for suffix in sorted(content)])
             for slot, content in sorted(slots.items())
         ),
     )
-    places = [place for content in slots.values() for place in content]
+    suffixes = [suffix for content in slots.values() for suffix in content]
     size = sum(len(k) + len(v) for content in slots.values() for k, v in content.items())
     due = {
         slot: min(timers)
         for slot, content in slots.items()
-        if (timers := [timer_ms(place) for place in content if place[:1] == b"t"])
+        if (timers := [timer_ms(suffix) for suffix in content if suffix[:1] == b"t"])
     }
-    keys = sum(place[:1] in b"kK" for place in places)
+    keys = sum(suffix[:1] in b"kK" for suffix in suffixes)
     values = [run.name, run.digest, run.bytes, run.slots, keys, size, json.dumps(due)]
     names = ["name", "digest", "bytes", "slots", "keys", "size", "due"]
     return pa.RecordBatch.from_arrays([pa.array([value]) for value in values], names=names)

@@ -111,8 +111,7 @@ class ReportBox:
                     "crossJoin without broadcast, changes its partitions; the batch is not "
                     "committed"
                 )
-            place = (report.operator, report.channel)
-            twin = found.setdefault(place, report)
+            twin = found.setdefault((report.operator, report.channel), report)
             if twin.result() != report.result():
                 raise NondeterministicBatchError(
                     f"two attempts of channel {report.channel} of operator {report.operator!r} "

@@ -1,7 +1,7 @@
 """Where the state variables of a key lie in its slot.
 
-A key's record (`k`, see `store/slots/keys.py`) has its timers and a cell per variable. What may be large
-lies beside it, each piece under a suffix of its own, so that it can be read and written alone:
+A key's record (`k`, see `store/slots/keys.py`) has its timers and a cell per variable. What may be
+large lies beside it, each piece under a suffix of its own, so that it is read and written alone:
 
     v key variable             a value that is too long for the record
     l key variable number      a piece of a list: what was appended at once
