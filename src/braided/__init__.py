@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from braided.api.connect import connect
     from braided.api.dead_letters import deadLetters
+    from braided.api.grouped import GroupedStream
     from braided.api.query import ElasticQuery
     from braided.api.state import state, stateDiff
-    from braided.api.stream import GroupedStream, Stream, stream
+    from braided.api.stream import Stream, stream
     from braided.api.writer import start
     from braided.dict_functions.decorator import managed
     from braided.errors import BraidedError
@@ -39,7 +40,7 @@ __version__ = "0.1.0"
 _HOME = {
     "BraidedError": "braided.errors",
     "ElasticQuery": "braided.api.query",
-    "GroupedStream": "braided.api.stream",
+    "GroupedStream": "braided.api.grouped",
     "Operator": "braided.operator.definition",
     "Param": "braided.operator.params",
     "Stream": "braided.api.stream",

@@ -26,10 +26,10 @@ import pyarrow.parquet as pq
 from braided.operator.definition import state_codec
 from braided.spark.offset_log import SparkLog
 from braided.store.durable.files import Files
-from braided.store.history.manifest_log import Manifests
+from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.cache_port import SlotCache
-from braided.store.slots.channel_state import ChannelChanges, ChannelState, Limits
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.channel_state import ChannelChanges, ChannelState, SnapshotLimits
+from braided.store.slots.key_codec import KeyCodec
 from braided.store.slots.lmdb_cache import Cache, host_directory
 from kill.driver import Job
 from kill.operators import OPERATORS
@@ -181,7 +181,7 @@ class Scene:
 
     def committed_batch(self) -> int:
         """The newest batch that has a manifest; -1 if there is none."""
-        newest = Manifests(self._files()).newest()
+        newest = ManifestLog(self._files()).newest()
         return -1 if newest is None else newest
 
     def spark_batch(self) -> int:
@@ -195,9 +195,9 @@ class Scene:
         batch = self.committed_batch()
         if batch < 0:
             return State({}, ChannelChanges(None, None, (), 0, 0, 0, 0, 0, 0, 0))
-        view = Manifests(files).view_at(batch)
+        view = ManifestLog(files).view_at(batch)
         cache: SlotCache | None = Cache(self.cache_of(view.flow)) if cached else None
-        slots = ChannelState(files, cache, name, view.operators[name], Limits())
+        slots = ChannelState(files, cache, name, view.operators[name], SnapshotLimits())
         slots.prepare(range(view.operators[name].meta.slots))
         keys = KeyCodec(pa.schema([("key", pa.string())]))
         operator = OPERATORS[self._operator][0]

@@ -22,10 +22,10 @@ import braided
 from braided import failpoints
 from braided.api.writer import StreamWriter
 from braided.control.routing.table import RoutingTable
-from braided.query.commands import Commands
 from braided.query.progress import ProgressLog
 from braided.steering import policies
-from braided.steering.control_thread import Helm
+from braided.steering.commands import Commands
+from braided.steering.control_thread import ControlThread
 from kill import branches
 from kill.operators import OPERATORS
 from support.restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
@@ -84,10 +84,10 @@ def _hand_over_to_adversary(writer: StreamWriter) -> None:
     policies.HOT_KEYS = RESTLESS_KEYS
     # Every batch waits for what the controller makes of the one before, so that each is changed.
     take = Commands.take
-    helms: list[Helm] = []
-    see = Helm.see
+    helms: list[ControlThread] = []
+    see = ControlThread.see
 
-    def seen(helm: Helm, batch: Any) -> None:
+    def seen(helm: ControlThread, batch: Any) -> None:
         helms[:] = [helm]
         see(helm, batch)
 
@@ -96,7 +96,7 @@ def _hand_over_to_adversary(writer: StreamWriter) -> None:
             helm.settled(60)
         return take(commands, *asked)
 
-    Helm.see = seen  # type: ignore[method-assign]
+    ControlThread.see = seen  # type: ignore[method-assign]
     Commands.take = taken  # type: ignore[method-assign]
 
 

@@ -15,12 +15,12 @@ from braided.errors import OperatorError
 from braided.kinds.aggregate.program import AggregateProgram
 from braided.kinds.aggregate.run import AggregateRun, AggregateSpec
 from braided.query.commit import manifest_of
-from braided.store.aggregates.columns import COLUMNS
 from braided.store.aggregates.merge import Part
+from braided.store.codec_names import COLUMNS
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
-from braided.store.history.manifest_log import Manifests
-from braided.store.slots.channel_state import Limits
+from braided.store.history.manifest_log import ManifestLog
+from braided.store.slots.channel_state import SnapshotLimits
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.spec import BatchSpec
@@ -49,7 +49,7 @@ class Flow:
             sub_keys=sub_keys,
         )
         self.meta = OperatorMeta(ordinal=0, slots=SLOTS, key="", state="", codec=COLUMNS)
-        self.manifests = Manifests(Files(str(home / "root")))
+        self.manifests = ManifestLog(Files(str(home / "root")))
         self.batch = -1
         self.watermark_s = 0
 
@@ -81,7 +81,7 @@ class Flow:
             "flow",
             str(self.home / "root"),
             str(self.home),
-            Limits(),
+            SnapshotLimits(),
             2,
             False,
         )
@@ -201,7 +201,7 @@ def test_records_of_a_window_share_one_timer(tmp_path: Path) -> None:
             "flow",
             str(tmp_path / "root"),
             str(tmp_path),
-            Limits(),
+            SnapshotLimits(),
             2,
             False,
         ),

@@ -14,7 +14,7 @@ from braided.kinds.operator.program import Program
 from braided.kinds.operator.run import ChannelRun
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
-from braided.store.slots.channel_state import Limits
+from braided.store.slots.channel_state import SnapshotLimits
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.spec import BatchSpec, Rehousing, TaskSpec
 
@@ -50,7 +50,7 @@ class Channel:
     def __init__(self, directory: Path) -> None:
         meta = OperatorMeta(ordinal=0, slots=8, key="", state="", codec="")
         packed: Any = None
-        self._spec = TaskSpec(packed, meta, "flow", str(directory), "", Limits(), 2, False)
+        self._spec = TaskSpec(packed, meta, "flow", str(directory), "", SnapshotLimits(), 2, False)
         self._runs: tuple[RunFile, ...] = ()
 
     def batch(self, now_ms: int, keys: dict[int, int], **more: Any) -> list[tuple[int, int]]:

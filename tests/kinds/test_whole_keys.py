@@ -20,7 +20,7 @@ from braided.kinds.operator.run import CALL_ROWS, ChannelRun
 from braided.kinds.operator.whole_keys import WholeKeysRun
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
-from braided.store.slots.channel_state import Limits
+from braided.store.slots.channel_state import SnapshotLimits
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.reports import ChannelReport
 from braided.tasks.spec import BatchSpec, TaskSpec
@@ -82,7 +82,7 @@ class Channel:
         meta = OperatorMeta(ordinal=0, slots=8, key="", state="", codec="")
         packed: Any = None
         self._kind = kind
-        self._spec = TaskSpec(packed, meta, "flow", directory, "", Limits(), 2, False)
+        self._spec = TaskSpec(packed, meta, "flow", directory, "", SnapshotLimits(), 2, False)
         self._program = Program("acts", operator, "ProcessingTime", ROW, ROW[:1], (0,), OUTPUT)
         self._runs: tuple[RunFile, ...] = ()
 

@@ -7,8 +7,9 @@ import pytest
 
 from braided.errors import CheckpointMismatchError
 from braided.query.checkpoint import fit
-from braided.store.history.manifest import OperatorMeta, OperatorView, View
-from braided.store.records.codec import Field, StateCodec
+from braided.store.history.manifest import OperatorMeta, OperatorVersion, View
+from braided.store.records.codec import StateCodec
+from braided.store.records.state_fields import Field
 
 CODEC = StateCodec("Totals", [Field("total", int, 0)])
 META = OperatorMeta(
@@ -18,7 +19,7 @@ CONTINUED = {"Totals": lambda kept: kept}
 
 
 def view_of(meta: OperatorMeta) -> View:
-    return View("flow", 3, {"Totals": OperatorView.empty(meta)}, ())
+    return View("flow", 3, {"Totals": OperatorVersion.empty(meta)}, ())
 
 
 @pytest.mark.parametrize("before", ["ProcessingTime", "EventTime"])

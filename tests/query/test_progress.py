@@ -7,6 +7,16 @@ from typing import Any
 from braided.query.progress import ProgressLog
 
 
+class Silent:
+    """A controller that has said nothing yet."""
+
+    def said_of(self, batch: int) -> dict[str, Any] | None:
+        return None
+
+
+SILENT: Any = Silent()
+
+
 def content(batch: int, channels: int) -> dict[str, Any]:
     operator = {"channels": channels, "rows": 5, "moves": 2, "keys": 7, "busyMs": [1.0, 2.0]}
     return {
@@ -26,7 +36,7 @@ def idle_of(log: ProgressLog, batch: int) -> dict[str, Any]:
 
 
 def test_between_batches_all_is_as_the_one_before_left_it_and_nothing_done() -> None:
-    log = ProgressLog()
+    log = ProgressLog(SILENT)
     log.first = content(-1, 2)
     assert idle_of(log, 0)["operators"]["o"]["busyMs"] == [0.0, 0.0]
     log.add(0, content(0, 3))
@@ -40,7 +50,7 @@ def test_between_batches_all_is_as_the_one_before_left_it_and_nothing_done() -> 
 
 
 def test_after_a_batch_that_was_only_published_again_all_is_as_at_the_start() -> None:
-    log = ProgressLog()
+    log = ProgressLog(SILENT)
     log.first = content(4, 2)
     log.add(4, {"batchId": 4, "redelivered": True, "operators": {}})
     assert idle_of(log, 5)["operators"]["o"]["channels"] == 2
@@ -48,7 +58,7 @@ def test_after_a_batch_that_was_only_published_again_all_is_as_at_the_start() ->
 
 
 def test_of_batches_long_ago_nothing_is_said() -> None:
-    log = ProgressLog()
+    log = ProgressLog(SILENT)
     log.first = content(-1, 2)
     for batch in range(500):
         log.add(batch, content(batch, 2))

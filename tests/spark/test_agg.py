@@ -410,9 +410,9 @@ def test_a_hot_key_travels_as_one_row_per_input_partition(lab: Lab, spark: Spark
     try:
         query.processAllAvailable()
         engine: Any = query._engine  # type: ignore[attr-defined]
-        (stage,) = engine._plan.stages.values()
+        (stage,) = engine._steps.processing._plan.stages.values()
         frame = spark.range(100).selectExpr("id % 3 AS k", "double(id) AS v")
-        routed = stage._routed(frame, engine.tables["agg"])
+        routed = stage._routed(frame, engine.version.tables["agg"])
         plans.append(routed._jdf.queryExecution().executedPlan().toString())
         progress = last_batch(query)["braided"]["operators"]["agg"]
     finally:

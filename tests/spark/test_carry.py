@@ -33,7 +33,7 @@ class Capture:
 
     def cut(self, rows: int) -> None:
         assert self.query is not None
-        self.query._engine.commands.cut_next(rows)
+        self.query._opened.commands.cut_next(rows)
 
     def rows(self) -> list[tuple[Any, ...]]:
         return [row for batch in sorted(self.batches) for row in self.batches[batch]]

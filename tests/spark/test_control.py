@@ -22,7 +22,7 @@ from braided.control.events import Decided, Event, Failed, Judged, Measured, Pla
 from braided.control.routing.table import RoutingTable
 from braided.flow.key_hashes import key_hashes
 from braided.flow.route import can_be_pinned, pin_hashes
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.key_codec import KeyCodec
 from support.stream_harness import Feed, Lab, last_batch, manifests_of
 from support.stream_operators import Waits
 
@@ -43,7 +43,7 @@ def step(lab: Lab, feed: Feed, query: braided.ElasticQuery, keys: list[int]) -> 
     """One batch, and the controller's thoughts about it."""
     feed.add([(key,) for key in keys for _ in range(ROWS_PER_KEY)])
     query.processAllAvailable()
-    assert query._engine._steering.settled(SETTLED_S)
+    assert query._opened.control.settled(SETTLED_S)
 
 
 def events_of(lab: Lab) -> list[Event]:
@@ -113,7 +113,7 @@ def test_channels_follow_the_work_within_their_bounds_and_a_restart_remembers(la
         for _ in range(5):
             step(lab, feed, query, keys)
         table = query.routing()["Waits"]
-        memory = query._engine._steering.memory
+        memory = query._opened.control.memory
     assert 1 < table.channels <= 3
     is_exact(lab, flow, keys, 5)
     assert any(e.kind == "scale-up" for e in events_of(lab) if isinstance(e, Decided))
@@ -123,7 +123,7 @@ def test_channels_follow_the_work_within_their_bounds_and_a_restart_remembers(la
     assert kept["scale"] == "ds2" and kept["controller"]["decisions"] > 0
     with lab.running(flow, **options) as query:
         assert query.routing()["Waits"] == table
-        assert query._engine._steering.memory == manifests_of(lab.checkpoint)[4].extra["control"]
+        assert query._opened.control.memory == manifests_of(lab.checkpoint)[4].extra["control"]
         step(lab, feed, query, keys)
     is_exact(lab, flow, keys, 6)
 
@@ -188,11 +188,11 @@ def test_a_batch_that_is_known_to_be_large_has_its_channels_at_once(lab: Lab) ->
                 break
         assert query.routing()["Waits"].channels == 1
         # Workers for what may come, as many as can run at a time.
-        assert query._engine.reserve.workers == min(3, lab.spark.sparkContext.defaultParallelism)
+        assert query._opened.reserve.workers == min(3, lab.spark.sparkContext.defaultParallelism)
         # Forty times the rows, in forty times the bytes: more than two seconds of work.
         feed.add([(key,) for _ in range(ROWS_PER_KEY) for key in keys], files=40)
         query.processAllAvailable()
-        assert query._engine._steering.settled(SETTLED_S)
+        assert query._opened.control.settled(SETTLED_S)
         table = query.routing()["Waits"]
         last = last_batch(query)
     assert last["braided"]["operators"]["Waits"]["rows"] == len(keys) * ROWS_PER_KEY
@@ -246,7 +246,7 @@ def test_a_memory_that_can_not_be_read_is_done_without(
     feed = lab.feed("k int")
     flow = braided.stream(feed.frame()).groupBy("k").apply(Waits, "k int, n int")
     with lab.running(flow, channels=2, slots=16) as query:
-        query._engine._steering.memory = '{"controller": 7}'
+        query._opened.control.memory = '{"controller": 7}'
         step(lab, feed, query, [1, 2])
     with caplog.at_level(logging.WARNING, "braided"):
         query = lab.start(flow)
@@ -266,7 +266,7 @@ def test_a_hot_key_leaves_its_company_and_returns_when_it_has_cooled(lab: Lab) -
         counts.update(rows)
         feed.add([(key,) for key, count in rows.items() for _ in range(count)])
         query.processAllAvailable()
-        assert query._engine._steering.settled(SETTLED_S)
+        assert query._opened.control.settled(SETTLED_S)
 
     query = lab.start(flow, channels=2, slots=16)
     for _ in range(7):

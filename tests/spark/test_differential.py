@@ -210,7 +210,7 @@ def test_state_and_output_are_exact_with_policies_that_know_no_rest(
                 for batch in run:
                     feed.add(batch)
                     query.processAllAvailable()
-                    assert query._engine._steering.settled(60)
+                    assert query._opened.control.settled(60)
         parts = [
             part for m in manifests_of(lab.checkpoint).values() for part in m.operators.values()
         ]

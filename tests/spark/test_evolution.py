@@ -13,8 +13,8 @@ import pytest
 import braided
 from braided.errors import CheckpointMismatchError
 from braided.store.durable.files import Files
-from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.channel_state import ChannelState, SnapshotLimits
+from braided.store.slots.key_codec import KeyCodec
 from support.stream_harness import Feed, Lab, committed_view, manifests_of, timers_of
 
 SCHEMA = "k string, v int"
@@ -126,7 +126,9 @@ def test_state_lives_through_versions_of_its_fields_key_by_key(lab: Lab) -> None
 def versions_of(lab: Lab) -> dict[str, int]:
     """By which version of the fields each key's record was written."""
     view = committed_view(lab.checkpoint).operators["Totals"]
-    state = ChannelState(Files(str(lab.checkpoint / "braided")), None, "Totals", view, Limits())
+    state = ChannelState(
+        Files(str(lab.checkpoint / "braided")), None, "Totals", view, SnapshotLimits()
+    )
     keys = KeyCodec(pa.schema([("k", pa.string())]))
     return {
         str(keys.decode(suffix[1:])[0]): record[0]

@@ -84,7 +84,7 @@ def test_state_is_exact_with_policies_that_know_no_rest(
                 expected += [(key, counts[key], float(sums[key])) for key in set(keys)]
                 feed.add(rows)
                 query.processAllAvailable()
-                assert query._engine._steering.settled(60)
+                assert query._opened.control.settled(60)
     parts = [m.operators["Totals"] for m in manifests_of(lab.checkpoint).values()]
     pinned = [{pin.key for pin in part.pins} for part in parts if part.pins is not None]
     assert len(pinned) > 2 and len(set.union(*pinned)) > 1, "keys came and went"

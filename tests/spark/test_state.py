@@ -28,7 +28,7 @@ from braided.flow.key_schema import key_schema
 from braided.inspect.frames import raised_by_task
 from braided.inspect.versions import Versions
 from braided.store.history.garbage import collect
-from braided.store.history.manifest_log import Manifests
+from braided.store.history.manifest_log import ManifestLog
 from braided.store.history.runs import digest_of
 from braided.testing import StreamTest
 from support.state_operators import Forgetful, Sessions
@@ -157,7 +157,7 @@ def test_a_version_that_is_removed_while_it_is_read_is_told_from_damage(lab: Lab
     old = braided.state(lab.checkpoint, lab.spark, version=1)
     new = braided.state(lab.checkpoint, lab.spark)
     files = Versions(lab.checkpoint).files
-    collect(files, Manifests(files), retain=1)
+    collect(files, ManifestLog(files), retain=1)
     with pytest.raises(PySparkException) as raised:
         old.collect()
     error = raised_by_task(raised.value)
@@ -361,7 +361,7 @@ def test_initial_state_of_an_unfinished_batch_is_forgotten(
         lab.run(totals(lab, feed, initialState=initial), slots=8)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Manifests, "write", _die)
+        patch.setattr(ManifestLog, "write", _die)
         with pytest.raises(PySparkException):
             start(10)
     assert manifests_of(lab.checkpoint) == {}

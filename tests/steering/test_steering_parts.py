@@ -16,10 +16,10 @@ from braided.control.events import Failed, read
 from braided.control.policies.ds2 import Ds2, Off
 from braided.control.routing.table import Pin, RoutingTable
 from braided.options import Options
-from braided.query.commands import Commands
 from braided.spark.offset_log import SparkLog
 from braided.spark.tick import Bell
 from braided.steering.arriving import known_bytes
+from braided.steering.commands import Commands
 from braided.steering.event_log import EventLog
 from braided.steering.policies import policies_of
 from braided.steering.sampling import waiting_rows

@@ -15,7 +15,7 @@ from braided.store.history import manifest_log as manifests
 from braided.store.history.runs import read_run, slots_of
 from braided.store.slots import catch_up as opening
 from braided.store.slots.cache_port import MemoryCache, SlotCache
-from braided.store.slots.channel_state import ChannelState, Limits
+from braided.store.slots.channel_state import ChannelState, SnapshotLimits
 from braided.store.slots.diff import changes_of
 from braided.store.slots.lmdb_cache import Cache
 from support.small_flow import OPERATOR, SmallFlow, timer, write
@@ -211,7 +211,7 @@ def test_equal_changes_in_different_batches_are_different_versions(
 def test_the_same_batch_gives_the_same_digests_on_any_host(
     flow: SmallFlow, new_host: MakeHost
 ) -> None:
-    flow.limits = Limits(snapshot_min_bytes=1, snapshot_factor=0.1)
+    flow.limits = SnapshotLimits(snapshot_min_bytes=1, snapshot_factor=0.1)
     flow.run(None, {0: {b"ka": b"1"}, 1: {b"kb": b"1"}})
     flow.run(new_host(), {0: {b"ka": b"2"}})
     writes = {0: {b"ka": b"3"}, 1: {b"kb": b"3"}}
@@ -236,7 +236,7 @@ def test_a_snapshot_restarts_the_chain_and_the_cache_stays_warm(
     flow: SmallFlow, new_host: MakeHost
 ) -> None:
     host = new_host()
-    flow.limits = Limits(snapshot_min_bytes=1, snapshot_factor=1.0, snapshots_per_task=1)
+    flow.limits = SnapshotLimits(snapshot_min_bytes=1, snapshot_factor=1.0, snapshots_per_task=1)
     flow.run(host, {0: {b"ka": b"1" * 50}, 1: {b"ka": b"1"}})
     flow.run(host, {0: {b"ka": b"2" * 50}, 1: {b"ka": b"2"}})
     changes = flow.run(host, {0: {b"kb": b"3"}, 1: {}})
@@ -255,7 +255,7 @@ def test_a_snapshot_restarts_the_chain_and_the_cache_stays_warm(
 
 def test_an_abandoned_snapshot_is_forgotten(flow: SmallFlow, new_host: MakeHost) -> None:
     host = new_host()
-    flow.limits = Limits(snapshot_min_bytes=1, snapshot_factor=0.1, snapshots_per_task=1)
+    flow.limits = SnapshotLimits(snapshot_min_bytes=1, snapshot_factor=0.1, snapshots_per_task=1)
     flow.run(host, {0: {b"ka": b"1"}})
     assert flow.task(host, {0: {}}).snap is not None
     again = flow.task(host, {0: {b"kb": b"1"}})
@@ -268,7 +268,7 @@ def test_a_snapshot_elsewhere_costs_a_current_host_nothing(
     here, there = new_host(), new_host()
     flow.full_every = 100
     flow.run(here, {0: {b"k%d" % n: b"x" * 100 for n in range(20)}})
-    flow.limits = Limits(snapshot_min_bytes=1, snapshot_factor=0.1)
+    flow.limits = SnapshotLimits(snapshot_min_bytes=1, snapshot_factor=0.1)
     changes = flow.run(there, {0: {b"ka": b"1"}})
     assert changes.snap is not None
     after = flow.task(here, {0: {}})
@@ -278,7 +278,7 @@ def test_a_snapshot_elsewhere_costs_a_current_host_nothing(
 
 def test_an_emptied_slot_is_snapshotted_as_empty(flow: SmallFlow, new_host: MakeHost) -> None:
     host = new_host()
-    flow.limits = Limits(snapshot_min_bytes=1, snapshot_factor=1.0)
+    flow.limits = SnapshotLimits(snapshot_min_bytes=1, snapshot_factor=1.0)
     flow.run(host, {0: {b"ka": b"1"}})
     flow.run(host, {0: {b"ka": None}})
     changes = flow.run(host, {0: {}})
@@ -288,7 +288,7 @@ def test_an_emptied_slot_is_snapshotted_as_empty(flow: SmallFlow, new_host: Make
 
 def test_many_small_changelogs_are_snapshotted_too(flow: SmallFlow, new_host: MakeHost) -> None:
     host = new_host()
-    flow.limits = Limits(snapshot_runs=5)
+    flow.limits = SnapshotLimits(snapshot_runs=5)
     for number in range(20):
         flow.run(host, {0: {b"ka": b"%d" % number}})
         assert flow.view().length(0) <= 7
@@ -320,7 +320,7 @@ def test_a_rebuilt_slot_keeps_nothing_of_what_was_cached(
     flow.run(here, {0: {b"ka": b"1"}})
     flow.run(here, {0: {b"kx": b"stale"}})
     flow.run(there, {0: {b"kx": None}})
-    flow.limits = Limits(snapshot_min_bytes=1, snapshot_factor=0.1)
+    flow.limits = SnapshotLimits(snapshot_min_bytes=1, snapshot_factor=0.1)
     assert flow.run(there, {0: {}}).snap is not None
     manifests._remembered.clear()  # a full manifest does not tell what a snapshot replaced
     assert flow.task(here, {0: {}}).rebuilt == 1
@@ -344,7 +344,7 @@ def test_tags_do_not_tell_how_a_slot_came_to_its_version(
     flow: SmallFlow, new_host: MakeHost
 ) -> None:
     here, there = new_host(), new_host()
-    flow.limits = Limits(snapshot_min_bytes=1, snapshot_factor=0.5)
+    flow.limits = SnapshotLimits(snapshot_min_bytes=1, snapshot_factor=0.5)
     for number in range(9):
         flow.run(there, {0: {b"ka": b"%d" % number, b"k%d" % number: b"1"}})
         if number % 2:
@@ -376,7 +376,7 @@ def test_the_cache_never_runs_ahead_of_the_changelog(
     flow: SmallFlow, new_host: MakeHost, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     host = new_host()
-    flow.limits = Limits(snapshot_min_bytes=1, snapshot_factor=0.1)
+    flow.limits = SnapshotLimits(snapshot_min_bytes=1, snapshot_factor=0.1)
     flow.run(host, {0: {b"ka": b"1"}, 1: {b"ka": b"1"}})
 
     def reach(name: str) -> None:

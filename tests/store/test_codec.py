@@ -26,7 +26,8 @@ from braided.errors import (
     OperatorDefinitionError,
     StateValueError,
 )
-from braided.store.records.codec import Field, StateCodec
+from braided.store.records.codec import StateCodec
+from braided.store.records.state_fields import Field
 
 
 class Side(enum.Enum):

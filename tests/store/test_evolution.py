@@ -20,8 +20,9 @@ from braided.errors import (
     OperatorError,
     StateValueError,
 )
-from braided.store.records.codec import Field, StateCodec
+from braided.store.records.codec import StateCodec
 from braided.store.records.old_records import evolve
+from braided.store.records.state_fields import Field
 
 History = tuple[str, ...]
 

@@ -13,10 +13,10 @@ from braided import failpoints
 from braided.store.history import garbage as gc_module
 from braided.store.history.garbage import Collector, collect
 from braided.store.history.manifest import CarryFile
-from braided.store.slots.channel_state import Limits
+from braided.store.slots.channel_state import SnapshotLimits
 from support.small_flow import OPERATOR, SmallFlow, applied
 
-SNAPSHOTS = Limits(snapshot_min_bytes=1, snapshot_factor=0.5, snapshots_per_task=2)
+SNAPSHOTS = SnapshotLimits(snapshot_min_bytes=1, snapshot_factor=0.5, snapshots_per_task=2)
 
 
 class Crash(Exception):

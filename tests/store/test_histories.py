@@ -15,7 +15,7 @@ from braided.store.history import manifest_log as manifests_module
 from braided.store.slots import catch_up as opening
 from braided.store.slots import lmdb_cache as cache_module
 from braided.store.slots.cache_port import MemoryCache, SlotCache, Tag
-from braided.store.slots.channel_state import ChannelState, Limits
+from braided.store.slots.channel_state import ChannelState, SnapshotLimits
 from braided.store.slots.lmdb_cache import Cache
 from support.small_flow import OPERATOR, SmallFlow, applied, timer, write
 
@@ -42,7 +42,7 @@ class Histories(RuleBasedStateMachine):
     def start(self, runs: int, factor: float, full: int) -> None:
         shm = Path("/dev/shm")
         self.root = Path(tempfile.mkdtemp(dir=shm if shm.is_dir() else None))
-        limits = Limits(
+        limits = SnapshotLimits(
             snapshot_min_bytes=8, snapshot_factor=factor, snapshots_per_task=2, snapshot_runs=runs
         )
         self.flow = SmallFlow(self.root / "checkpoint", SLOTS, limits, full_every=full)

@@ -17,7 +17,7 @@ from braided.errors import (
 )
 from braided.store.history import manifest_log as module
 from braided.store.history.manifest import FORMAT, View, to_full
-from braided.store.history.manifest_log import Manifests
+from braided.store.history.manifest_log import ManifestLog
 from support.small_flow import OPERATOR, SmallFlow
 
 
@@ -192,7 +192,7 @@ def test_manifests_of_two_histories_do_not_mix(flow: SmallFlow, tmp_path: Path) 
 def test_another_flow_in_the_same_place_is_refused(flow: SmallFlow) -> None:
     run_batches(flow, 1)
     with pytest.raises(CheckpointMismatchError, match=flow.flow):
-        Manifests(flow.files).view_at(0, "someone-else")
+        ManifestLog(flow.files).view_at(0, "someone-else")
 
 
 def test_pruning_needs_a_full_manifest_to_stand_on(flow: SmallFlow) -> None:

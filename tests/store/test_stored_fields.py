@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 
 from braided.errors import CheckpointVersionError, UnsupportedError
-from braided.store.records.codec import Field, StateCodec
+from braided.store.records.codec import StateCodec
+from braided.store.records.state_fields import Field
 from braided.store.records.stored_fields import StoredFields, shape_of
 
 

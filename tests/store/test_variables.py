@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from braided.errors import StateValueError
 from braided.store.slots.cache_port import EMPTY, MemoryImage
 from braided.store.slots.catch_up import Opened
-from braided.store.slots.keys import timer_parts
+from braided.store.slots.layout import timer_parts
 from braided.store.slots.slot import SlotState
 from braided.store.variables.expiry import sweep
 from braided.store.variables.open_key import OpenKey

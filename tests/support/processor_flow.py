@@ -22,9 +22,9 @@ from braided.query.checkpoint import fit
 from braided.query.commit import manifest_of
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
-from braided.store.history.manifest_log import Manifests
-from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import KeyCodec
+from braided.store.history.manifest_log import ManifestLog
+from braided.store.slots.channel_state import ChannelState, SnapshotLimits
+from braided.store.slots.key_codec import KeyCodec
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.packing import PackedProgram
@@ -64,7 +64,7 @@ class ProcessorFlow:
         self.home, self.pandas, self.time_mode = home, pandas, time_mode
         self.input, self.output = parse_schema(rows), parse_schema(output)
         self.cached = cached
-        self.manifests = Manifests(Files(str(home / "braided")))
+        self.manifests = ManifestLog(Files(str(home / "braided")))
         self.batch = -1
         self.watermark_ms = 0
         self._pinned: dict[Any, int] = {}
@@ -132,7 +132,7 @@ class ProcessorFlow:
             flow="flow",
             root=str(self.home / "braided"),
             cache=str(self.home) if self.cached else "",
-            limits=Limits(),
+            limits=SnapshotLimits(),
             order=2,
             keep_order=False,
         )
@@ -168,7 +168,11 @@ class ProcessorFlow:
     def stored(self) -> dict[bytes, bytes]:
         """Everything that lies in the slots, from durable files."""
         state = ChannelState(
-            Files(str(self.home / "braided")), None, NAME, self.view.operators[NAME], Limits()
+            Files(str(self.home / "braided")),
+            None,
+            NAME,
+            self.view.operators[NAME],
+            SnapshotLimits(),
         )
         return {
             place: value for slot in range(SLOTS) for place, value in state.slot(slot).scan(b"")

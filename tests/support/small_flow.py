@@ -11,13 +11,13 @@ from braided.store.history.manifest import (
     Manifest,
     OperatorMeta,
     OperatorPart,
-    OperatorView,
+    OperatorVersion,
     encode_table,
     to_full,
 )
-from braided.store.history.manifest_log import Manifests
+from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.cache_port import SlotCache
-from braided.store.slots.channel_state import ChannelChanges, ChannelState, Limits
+from braided.store.slots.channel_state import ChannelChanges, ChannelState, SnapshotLimits
 
 OPERATOR = "sums"
 
@@ -35,21 +35,21 @@ class SmallFlow:
         self,
         root: Path,
         slots: int = 6,
-        limits: Limits | None = None,
+        limits: SnapshotLimits | None = None,
         full_every: int = 4,
         ordinal: int = 0,
     ) -> None:
         self.files = Files(root)
-        self.manifests = Manifests(self.files)
+        self.manifests = ManifestLog(self.files)
         self.meta = OperatorMeta(ordinal=ordinal, slots=slots, key="", state="", codec="1")
-        self.limits = limits or Limits()
+        self.limits = limits or SnapshotLimits()
         self.flow = uuid.uuid4().hex
         self.batch = -1
         self.full_every = full_every
 
-    def view(self) -> OperatorView:
+    def view(self) -> OperatorVersion:
         view = self.manifests.view_at(self.batch, self.flow)
-        return view.operators.get(OPERATOR) or OperatorView.empty(self.meta)
+        return view.operators.get(OPERATOR) or OperatorVersion.empty(self.meta)
 
     def open(self, cache: SlotCache | None) -> ChannelState:
         return ChannelState(self.files, cache, OPERATOR, self.view(), self.limits)

@@ -31,9 +31,10 @@ from braided.flow.graph import flow_of
 from braided.operator.definition import state_codec
 from braided.store.durable.files import Files
 from braided.store.history.manifest import Manifest, View
-from braided.store.history.manifest_log import Manifests
-from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import KeyCodec, timer_parts, unwrap
+from braided.store.history.manifest_log import ManifestLog
+from braided.store.slots.channel_state import ChannelState, SnapshotLimits
+from braided.store.slots.key_codec import KeyCodec
+from braided.store.slots.layout import timer_parts, unwrap
 from braided.tasks.rows import RowFactory
 
 __all__ = [
@@ -234,12 +235,12 @@ def rows_by_batch(feed: Feed, checkpoint: Path, batches: Sequence[int]) -> dict[
 
 def manifests_of(checkpoint: Path) -> dict[int, Manifest]:
     """Every manifest that is there, by batch."""
-    manifests = Manifests(Files(str(checkpoint / "braided")))
+    manifests = ManifestLog(Files(str(checkpoint / "braided")))
     return {batch: manifests.read(batch) for batch in manifests.batches()}
 
 
 def committed_view(checkpoint: Path) -> View:
-    manifests = Manifests(Files(str(checkpoint / "braided")))
+    manifests = ManifestLog(Files(str(checkpoint / "braided")))
     newest = manifests.newest()
     return View.empty() if newest is None else manifests.view_at(newest)
 
@@ -269,7 +270,7 @@ def _records(
     keys = KeyCodec(to_arrow_schema(step.key_schema, timezone="UTC"))
     rows = RowFactory(step.key_schema)
     codec = state_codec(step.operator).at(view.meta.history)
-    state = ChannelState(Files(str(checkpoint / "braided")), None, name, view, Limits())
+    state = ChannelState(Files(str(checkpoint / "braided")), None, name, view, SnapshotLimits())
     found: dict[tuple[Any, ...], tuple[dict[str, Any], tuple[int, ...]]] = {}
     count = size = 0
     for slot in range(view.meta.slots):

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType
 
+from braided.api.grouping import Grouping
+from braided.api.schemas import refuse_hidden_names
 from braided.errors import DefinitionError, UnsupportedError
-from braided.flow.step import KeyedStep
 from braided.kinds.aggregate.aggregation import Aggregation
 from braided.kinds.aggregate.step import AggregateStep
 from braided.spark.sql_text import quoted
 
-if TYPE_CHECKING:
-    from braided.api.stream import Stream
+__all__ = ["AggregateMethods"]
 
-__all__ = ["Aggregating"]
+_Result = TypeVar("_Result")
 
 
-class Aggregating:
-    """Aggregates of a grouped stream. Its state moves like any other."""
+class AggregateMethods(Generic[_Result]):
+    """Aggregates of grouped rows. Their state moves like any other."""
 
-    _stream: Stream
-    _cols: list[str | Column]
+    _grouping: Grouping
 
-    def _then(self, step: KeyedStep) -> Stream:
+    def _then(self, step: AggregateStep) -> _Result:
+        """What an aggregation makes of the rows."""
         raise NotImplementedError
 
-    def agg(self, *exprs: Column | dict[str, str], subKeys: int = 1) -> Stream:
+    def agg(self, *exprs: Column | dict[str, str], subKeys: int = 1) -> _Result:
         """Aggregates, as `GroupedData.agg`: columns, or one dict of column name to function name.
 
         `subKeys` merges the partial results of a key in so many tasks before its channel gets
@@ -40,43 +40,40 @@ class Aggregating:
         if isinstance(subKeys, bool) or not isinstance(subKeys, int) or not 1 <= subKeys <= 1024:
             raise DefinitionError(f"agg: subKeys is {subKeys!r}; it takes a number from 1 to 1024")
         columns = _columns_of(exprs)
-        shape = self._stream._shape
-        if any("session_window(" in str(c if isinstance(c, str) else c._jc) for c in self._cols):
+        shape, cols = self._grouping.shape, list(self._grouping.columns)
+        if any("session_window(" in str(c if isinstance(c, str) else c._jc) for c in cols):
             raise UnsupportedError(
                 "agg by session_window: a session grows and merges with its neighbours; "
                 "examples/sessions.py is one as an Operator"
             )
         try:
-            aggregation = Aggregation(shape, self._cols, columns, subKeys)
+            aggregation = Aggregation(shape, cols, columns, subKeys)
         except PySparkException as error:
             raise DefinitionError(f"agg: {error}") from None
-        for name in aggregation.output.names:
-            if name.startswith("__braided_"):
-                raise DefinitionError(f"column names like {name!r} are taken")
+        refuse_hidden_names(aggregation.output.names)
         return self._then(AggregateStep("agg", aggregation, shape.schema))
 
-    def count(self) -> Stream:
+    def count(self) -> _Result:
         return self.agg(F.count(F.lit(1)).alias("count"))
 
-    def sum(self, *cols: str) -> Stream:
+    def sum(self, *cols: str) -> _Result:
         return self._each(F.sum, cols)
 
-    def avg(self, *cols: str) -> Stream:
+    def avg(self, *cols: str) -> _Result:
         return self._each(F.avg, cols)
 
-    def mean(self, *cols: str) -> Stream:
+    def mean(self, *cols: str) -> _Result:
         return self._each(F.avg, cols)
 
-    def min(self, *cols: str) -> Stream:
+    def min(self, *cols: str) -> _Result:
         return self._each(F.min, cols)
 
-    def max(self, *cols: str) -> Stream:
+    def max(self, *cols: str) -> _Result:
         return self._each(F.max, cols)
 
-    def _each(self, function: Any, cols: tuple[str, ...]) -> Stream:
+    def _each(self, function: Any, cols: tuple[str, ...]) -> _Result:
         """The function over these columns; over all that hold numbers, if none are named."""
-        shape = self._stream._shape
-        fields = shape.schema.fields
+        fields = self._grouping.schema.fields
         numeric = [field.name for field in fields if isinstance(field.dataType, NumericType)]
         return self.agg(*[function(F.col(quoted(name))) for name in (cols or numeric)])
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from braided.api.stream import TIME_MODES, GroupedStream, Stream, output_shape
+from braided.api.grouped import GroupedStream, check_operator, check_time_mode
+from braided.api.schemas import empty_frame
+from braided.api.stream import Stream
 from braided.errors import DefinitionError
 from braided.flow.graph import Keyed, Side
 from braided.flow.two_sided import joint_keys, joint_schema
@@ -16,7 +18,7 @@ from braided.operator.definition import Operator
 __all__ = ["Connected", "connect"]
 
 
-def connect(left: GroupedStream, right: GroupedStream) -> Connected:
+def connect(left: GroupedStream[Stream], right: GroupedStream[Stream]) -> Connected:
     """Brings two streams together by key.
 
     The rows of a key come in one order: that of the input where both sides are made from one
@@ -29,11 +31,12 @@ def connect(left: GroupedStream, right: GroupedStream) -> Connected:
                 f"connect takes two grouped streams, a.groupBy(...) and b.groupBy(...), not "
                 f"{type(side).__name__}"
             )
-    kinds = [[field.dataType for field in side._key.fields] for side in (left, right)]
-    if kinds[0] != kinds[1]:
+    keys = [side._grouping.key_schema for side in (left, right)]
+    types = [[field.dataType for field in key.fields] for key in keys]
+    if types[0] != types[1]:
         raise DefinitionError(
-            f"connect: the left side is grouped by {left._key.simpleString()} and the right side "
-            f"by {right._key.simpleString()}; the types must be the same: cast the columns of one"
+            f"connect: the left side is grouped by {keys[0].simpleString()} and the right side by "
+            f"{keys[1].simpleString()}; the types must be the same: cast the columns of one"
         )
     return Connected(left, right)
 
@@ -41,7 +44,7 @@ def connect(left: GroupedStream, right: GroupedStream) -> Connected:
 class Connected:
     """Two grouped streams."""
 
-    def __init__(self, left: GroupedStream, right: GroupedStream) -> None:
+    def __init__(self, left: GroupedStream[Stream], right: GroupedStream[Stream]) -> None:
         self._sides = (left, right)
 
     def apply(
@@ -52,33 +55,29 @@ class Connected:
         initialState: DataFrame | None = None,
     ) -> Stream:
         """Runs an `Operator` class with `onLeft` and `onRight` for every key of either side."""
-        if not (isinstance(operator, type) and issubclass(operator, Operator)):
-            raise DefinitionError(
-                f"apply takes a class derived from braided.Operator, not {operator!r}"
-            )
-        for hook, given in (("onLeft", True), ("onRight", True), ("onRow", False)):
-            if hasattr(operator, hook) != given:
+        check_operator(operator)
+        for hook, wanted in (("onLeft", True), ("onRight", True), ("onRow", False)):
+            if hasattr(operator, hook) != wanted:
                 raise DefinitionError(
-                    f"{operator.__name__} {'has no' if given else 'has'} {hook}; an operator of "
+                    f"{operator.__name__} {'has no' if wanted else 'has'} {hook}; an operator of "
                     "two inputs has onLeft(row) and onRight(row)"
                 )
-        if timeMode not in TIME_MODES:
-            raise DefinitionError(f"timeMode is {timeMode!r}; it takes {' or '.join(TIME_MODES)}")
-        left, right = self._sides
-        shape = output_shape(left._stream, schema)
-        sides = (left._stream.schema, right._stream.schema)
+        check_time_mode(timeMode)
+        left, right = (side._grouping for side in self._sides)
+        shape = empty_frame(left.shape.sparkSession, schema, "the output schema")
+        sides = (left.schema, right.schema)
         if initialState is not None:
-            check_initial(initialState, operator, left._key)
+            check_initial(initialState, operator, left.key_schema)
         step = OperatorStep(
             name=operator.__name__,
             operator=operator,
-            keys=joint_keys(len(left._key.fields)),
-            key_schema=left._key,
-            input=joint_schema(left._key, sides),
+            keys=joint_keys(len(left.key_schema.fields)),
+            key_schema=left.key_schema,
+            input=joint_schema(left.key_schema, sides),
             output=shape.schema,
             time_mode=timeMode,
             initial=initialState,
             sides=sides,
         )
-        inputs = tuple(Side(side._stream._node, side._keys) for side in self._sides)
+        inputs = tuple(Side(side._node, side._grouping.keys) for side in self._sides)
         return Stream(Keyed(step, inputs), shape)

@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from braided.errors import CheckpointMismatchError
 from braided.kinds.operator.divert import DEAD_SCHEMA
 from braided.store.durable.files import checkpoint_files
-from braided.store.history.manifest_log import Manifests
+from braided.store.history.manifest_log import ManifestLog
 
 __all__ = ["deadLetters"]
 
@@ -24,7 +24,7 @@ def deadLetters(checkpoint: str | Path, spark: SparkSession) -> DataFrame:
     if not (location / "braided").is_dir():
         raise CheckpointMismatchError(f"{checkpoint} is not the checkpoint of a Braided query")
     files = checkpoint_files(location)
-    manifests = Manifests(files)
+    manifests = ManifestLog(files)
     newest = manifests.newest()
     dead = () if newest is None else manifests.view_at(newest).dead
     schema = from_arrow_schema(DEAD_SCHEMA)

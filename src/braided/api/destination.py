@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +11,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import AtomicType, StructType, VariantType
 
 from braided.errors import DefinitionError, UnsupportedError
+from braided.sinks.base import NoopSink, Sink
 from braided.sinks.catalog import InsertSink, TableSink, check_fit, find_table
-from braided.sinks.files import FileSink, NoopSink, Sink
+from braided.sinks.files import FileSink
+from braided.sinks.paths import local_path
 from braided.sinks.staged import (
     ConsoleSink,
     DeltaSink,
@@ -24,7 +25,7 @@ from braided.sinks.staged import (
 )
 from braided.spark.jvm import Jvm
 
-__all__ = ["Target", "local_path", "sink_of"]
+__all__ = ["Target", "sink_of"]
 
 _WITHOUT_PARTITIONS = ("memory", "console", "noop", "foreachBatch", "foreach")
 
@@ -85,19 +86,6 @@ def sink_of(target: Target, spark: SparkSession) -> Sink:
     return FileSink(kind, local_path(str(options["path"])), columns, _texts(target.options))
 
 
-def local_path(location: str) -> str:
-    """An absolute path, from a path or a file: URI, without `..` and double slashes: Hadoop and the
-    operating system do not read these alike.
-    """
-    if location.startswith("file:"):
-        location = "/" + location.removeprefix("file:").lstrip("/")
-    if "://" in location:
-        raise UnsupportedError(
-            f"{location}: checkpoints and file output are on a local or mounted file system for now"
-        )
-    return "/" + os.path.abspath(location).lstrip("/")
-
-
 def _table(target: Target, kind: str, spark: SparkSession) -> Sink:
     if kind in _WITHOUT_PARTITIONS:
         raise DefinitionError(f"toTable writes to a table and format({kind!r}) does not; take one")
@@ -137,7 +125,7 @@ def _table(target: Target, kind: str, spark: SparkSession) -> Sink:
 
 
 def _other(target: Target, kind: str, spark: SparkSession) -> Sink:
-    """A format that is none of files."""
+    """The sink for a format that is none of files."""
     options = _texts(target.options)
     path = {name.lower(): value for name, value in target.options.items()}.get("path")
     if path is not None:
@@ -175,7 +163,7 @@ def _check_file_format(kind: str) -> None:
 def _partition_columns(target: Target, spark: SparkSession) -> list[str]:
     """The columns that partitionBy names, as the output spells them."""
     exact = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
-    found: list[str] = []
+    columns: list[str] = []
     for asked in target.partition_by:
         same = [
             field
@@ -192,12 +180,12 @@ def _partition_columns(target: Target, spark: SparkSession) -> list[str]:
                 f"partitionBy: column {asked!r} is {kind.simpleString()}, which can't "
                 "be the name of a directory"
             )
-        if same[0].name in found:
+        if same[0].name in columns:
             raise DefinitionError(f"partitionBy names column {asked!r} twice")
-        found.append(same[0].name)
-    if found and len(found) == len(target.schema.fields):
+        columns.append(same[0].name)
+    if columns and len(columns) == len(target.schema.fields):
         raise DefinitionError("partitionBy names all columns; none is left to write into the files")
-    return found
+    return columns
 
 
 def _texts(options: dict[str, Any]) -> dict[str, str]:

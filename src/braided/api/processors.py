@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
+from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
+from braided.api.grouping import Grouping
+from braided.api.schemas import empty_frame
 from braided.errors import DefinitionError, OperatorDefinitionError, UnsupportedError
-from braided.flow.graph import Input, flow_of
-from braided.flow.route import Keys
-from braided.flow.step import KeyedStep
 from braided.kinds.processor.first_state import InitialRows
 from braided.kinds.processor.group_state import GroupStateProcessor
 from braided.kinds.processor.handle import DriverHandle
@@ -29,10 +28,9 @@ from braided.kinds.processor.output import PandasSettings
 from braided.kinds.processor.step import ProcessorStep
 from braided.tasks.packing import pickled
 
-if TYPE_CHECKING:
-    from braided.api.stream import Stream
+__all__ = ["ProcessorMethods", "pandas_settings"]
 
-__all__ = ["Processing", "pandas_settings"]
+_Result = TypeVar("_Result")
 
 _TIME_MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
 _TIMEOUTS = {
@@ -42,15 +40,21 @@ _TIMEOUTS = {
 }
 
 
-class Processing:
-    """Spark's own stateful operators on a grouped stream. Their state moves like any other."""
+class ProcessorMethods(Generic[_Result]):
+    """Spark's own stateful operators on grouped rows. Their state moves like any other."""
 
-    _stream: Stream
-    _cols: list[str | Column]
-    _key: StructType
-    _keys: Keys
+    _grouping: Grouping
 
-    def _then(self, step: KeyedStep) -> Stream:
+    def _then(self, step: ProcessorStep) -> _Result:
+        """What a processor makes of the rows."""
+        raise NotImplementedError
+
+    def _has_watermark(self) -> bool:
+        """Whether the rows come from an input that has a watermark."""
+        raise NotImplementedError
+
+    def _taken_names(self) -> set[str]:
+        """The names of the steps before."""
         raise NotImplementedError
 
     def transformWithState(
@@ -61,7 +65,7 @@ class Processing:
         timeMode: str,
         initialState: GroupedData | None = None,
         eventTimeColumnName: str = "",
-    ) -> Stream:
+    ) -> _Result:
         """Runs a StatefulProcessor on Rows, as `GroupedData.transformWithState`."""
         return self._process(
             "transformWithState",
@@ -81,7 +85,7 @@ class Processing:
         timeMode: str,
         initialState: GroupedData | None = None,
         eventTimeColumnName: str = "",
-    ) -> Stream:
+    ) -> _Result:
         """Runs a StatefulProcessor on data frames, as `GroupedData.transformWithStateInPandas`."""
         return self._process(
             "transformWithStateInPandas",
@@ -100,7 +104,7 @@ class Processing:
         stateStructType: StructType | str,
         outputMode: str,
         timeoutConf: str,
-    ) -> Stream:
+    ) -> _Result:
         """Runs a function with a GroupState, as `GroupedData.applyInPandasWithState`."""
         method = "applyInPandasWithState"
         if not callable(func):
@@ -112,20 +116,19 @@ class Processing:
                 f"{', '.join(_TIMEOUTS)}"
             )
         check_output_mode(method, outputMode)
-        session = self._stream._shape.sparkSession
-        flow = flow_of([self._stream._node])
-        has_watermark = any(isinstance(n, Input) and n.late is not None for n in flow.nodes)
+        grouping, has_watermark = self._grouping, self._has_watermark()
+        session = grouping.shape.sparkSession
         if mode == "EventTime" and not has_watermark:
             raise DefinitionError(
                 f"{method}: timeoutConf EventTimeTimeout needs withWatermark(...) on the "
                 "DataFrame before braided.stream"
             )
-        output = output_schema(session, outputStructType)
+        output = empty_frame(session, outputStructType, "outputStructType").schema
         processor = GroupStateProcessor(
             func,
-            output_schema(session, stateStructType),
+            empty_frame(session, stateStructType, "stateStructType").schema,
             timeoutConf,
-            self._stream.columns,
+            grouping.shape.columns,
             len(output.fields),
             has_watermark,
         )
@@ -135,9 +138,9 @@ class Processing:
             mode,
             True,
             session,
-            keys=self._keys,
-            key_schema=self._key,
-            input=self._stream.schema,
+            keys=grouping.keys,
+            key_schema=grouping.key_schema,
+            input=grouping.schema,
             output=output,
             exact_frames=True,
         )
@@ -152,7 +155,7 @@ class Processing:
         time_mode: str,
         initial: GroupedData | None,
         event_time: str,
-    ) -> Stream:
+    ) -> _Result:
         if not isinstance(processor, StatefulProcessor):
             raise DefinitionError(
                 f"{method} takes an instance of a class derived from StatefulProcessor, not "
@@ -165,26 +168,27 @@ class Processing:
                 "'EventTime'"
             )
         check_output_mode(method, output_mode)
-        session = self._stream._shape.sparkSession
-        schema = output_schema(session, output)
+        grouping = self._grouping
+        session = grouping.shape.sparkSession
+        schema = empty_frame(session, output, "outputStructType").schema
         step = processor_step(
             processor,
             type(processor).__name__,
             mode,
             method == "transformWithStateInPandas",
             session,
-            keys=self._keys,
-            key_schema=self._key,
-            input=self._stream.schema,
+            keys=grouping.keys,
+            key_schema=grouping.key_schema,
+            input=grouping.schema,
             output=schema,
             event_time=_event_time(method, schema, event_time, mode),
-            initial=_initial_rows(method, initial, self._key),
+            initial=_initial_rows(method, initial, grouping.key_schema),
         )
         return self._then(replace(step, name=self._free_name(step.name)))
 
     def _free_name(self, name: str) -> str:
         """The name, with a number if a step before has it: Spark asks for no names."""
-        taken = {step.name for step in flow_of([self._stream._node]).steps}
+        taken = self._taken_names()
         others = (f"{name}-{number}" for number in count(2))
         return name if name not in taken else next(o for o in others if o not in taken)
 
@@ -195,9 +199,9 @@ def processor_step(
     time_mode: str,
     pandas: bool,
     session: SparkSession,
-    **given: Any,
+    **fields: Any,
 ) -> ProcessorStep:
-    """The step that runs a processor; refuses one that can't run."""
+    """The step that runs a processor, with these fields; refuses one that can't run."""
     try:
         data, broadcasts = pickled(processor)
     except Exception as error:
@@ -223,7 +227,7 @@ def processor_step(
         time_mode=time_mode,
         pandas=pandas,
         settings=pandas_settings(session),
-        **given,
+        **fields,
     )
 
 
@@ -268,17 +272,6 @@ def check_output_mode(method: str, mode: str) -> None:
         )
 
 
-def output_schema(session: SparkSession, output: StructType | str) -> StructType:
-    try:
-        schema = session.createDataFrame([], output).schema
-    except PySparkException as error:
-        raise DefinitionError(f"outputStructType {output!r} is not understood: {error}") from None
-    hidden = [name for name in schema.names if name.startswith("__braided_")]
-    if hidden:
-        raise DefinitionError(f"column names like {hidden[0]!r} are taken")
-    return schema
-
-
 def _event_time(method: str, schema: StructType, name: str, mode: str) -> str:
     if not name:
         return ""
@@ -310,14 +303,14 @@ def _initial_rows(method: str, initial: GroupedData | None, key: StructType) -> 
     df: DataFrame = initial._df
     if df.isStreaming:
         raise DefinitionError(f"{method}: initialState is a DataFrame that is not streaming")
-    found = initial.count()
-    names = found.columns[:-1]
-    given = [field.dataType.simpleString() for field in found.schema.fields[:-1]]
+    fields = initial.count().schema.fields[:-1]  # the grouping columns, and then the count
+    names = [field.name for field in fields]
+    types = [field.dataType.simpleString() for field in fields]
     wanted = [field.dataType.simpleString() for field in key.fields]
-    if given != wanted:
+    if types != wanted:
         raise DefinitionError(
             f"{method}: initialState is grouped by {', '.join(names)} of type "
-            f"{', '.join(given)}, the stream by {', '.join(key.names)} of type "
+            f"{', '.join(types)}, the stream by {', '.join(key.names)} of type "
             f"{', '.join(wanted)}: they must be of the same types"
         )
     return InitialRows(df, tuple(_column_named(method, df, name) for name in names))

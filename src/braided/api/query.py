@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from braided.control.routing.table import RoutingTable
 from braided.errors import QueryStoppedError
-from braided.query.engine import Engine
+from braided.query.opening import OpenQuery
 
 __all__ = ["ElasticQuery"]
 
@@ -31,18 +31,17 @@ def retire(location: str) -> None:
     """Lets go of a checkpoint whose query in this process has ended by itself."""
     query = _running.get(location)
     if query is not None and not query.isActive:
-        query._engine.close()
+        query._opened.engine.close()
 
 
 class ElasticQuery:
     """A query that can be rescaled and rebalanced while it runs."""
 
-    def __init__(self, query: StreamingQuery, engine: Engine) -> None:
+    def __init__(self, query: StreamingQuery, opened: OpenQuery) -> None:
         self._query = query
-        self._engine = engine
-        engine.is_active = lambda: query.isActive
-        engine.spark_progress = lambda: query.lastProgress
-        _running[engine.location] = self
+        self._opened = opened
+        self._engine = opened.engine
+        _running[opened.location] = self
 
     # -- as Spark's StreamingQuery ---------------------------------------------------------
 
@@ -108,7 +107,7 @@ class ElasticQuery:
             threading.Thread(target=self.stop, name="braided stop", daemon=True).start()
             return
         try:
-            if gate.shut(self._engine.options.stop_timeout_s):
+            if gate.shut(self._opened.stop_timeout_s):
                 self._wait_while(self._is_writing, _RECORD_S)
         finally:
             # Also when the waiting is interrupted: a query that was told to stop must not hang.
@@ -133,14 +132,16 @@ class ElasticQuery:
         the next batch on.
         """
         self._need_active("rescale")
-        self._engine.commands.check_rescale(channels, operator)
-        self._engine.warm(channels)
-        self._engine.commands.rescale(channels, operator)
+        commands = self._opened.commands
+        commands.check_rescale(channels, operator)
+        in_use = max(table.channels for table in self._engine.version.tables.values())
+        self._opened.reserve.warm(channels, in_use)
+        commands.rescale(channels, operator)
 
     def rebalance(self, operator: str | None = None) -> None:
         """Moves slots from busy channels to idle ones, by measured time, from the next batch on."""
         self._need_active("rebalance")
-        self._engine.commands.rebalance(operator)
+        self._opened.commands.rebalance(operator)
 
     def _need_active(self, what: str) -> None:
         if not self.isActive:
@@ -151,14 +152,14 @@ class ElasticQuery:
 
     def routing(self) -> dict[str, RoutingTable]:
         """The routing table in effect, by operator."""
-        return dict(self._engine.tables)
+        return dict(self._engine.version.tables)
 
     def _with_section(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
         log, batch = self._engine.progress, progress.batchId
         # Spark also reports that it looked for input in vain, under the number of the next batch.
-        found = log.get(batch) if "addBatch" in progress.durationMs else log.idle(batch)
-        if found is not None:
-            progress["braided"] = found
+        content = log.get(batch) if "addBatch" in progress.durationMs else log.idle(batch)
+        if content is not None:
+            progress["braided"] = content
         return progress
 
     def _explained(self, call: Callable[[], T]) -> T:

@@ -6,45 +6,41 @@ makes of `initialState`, and leaves none. The result is an ordinary DataFrame.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
-from braided.api.processors import Processing
+from braided.api.grouping import Grouping
+from braided.api.processors import ProcessorMethods
 from braided.errors import DefinitionError, UnsupportedError
-from braided.flow.route import Keys
-from braided.flow.step import KeyedStep
 from braided.kinds.processor.static_frames import process_batch
 from braided.kinds.processor.step import ProcessorStep
 
-__all__ = ["Batch", "GroupedBatch"]
+__all__ = ["GroupedFrame", "StaticStream"]
 
 
-class Batch:
+class StaticStream:
     """A DataFrame that is not streaming, to be grouped."""
 
-    def __init__(self, df: DataFrame, group: Callable[..., Any]) -> None:
-        self._shape = df
-        self._group = group
+    def __init__(self, df: DataFrame) -> None:
+        self._df = df
 
     @property
     def schema(self) -> StructType:
-        return self._shape.schema
+        return self._df.schema
 
     @property
     def columns(self) -> list[str]:
-        return self._shape.columns
+        return self._df.columns
 
     @property
     def isStreaming(self) -> bool:
         return False
 
-    def groupBy(self, *cols: str | Column | list[Any]) -> GroupedBatch:
+    def groupBy(self, *cols: str | Column | list[Any]) -> GroupedFrame:
         """Groups rows, for `transformWithState` and `transformWithStateInPandas`."""
-        grouped = self._group(self, *cols)
-        return GroupedBatch(self, grouped._cols, grouped._key, grouped._keys)
+        return GroupedFrame(Grouping.of(self._df, cols))
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
@@ -56,24 +52,25 @@ class Batch:
         )
 
 
-class GroupedBatch(Processing):
+class GroupedFrame(ProcessorMethods[DataFrame]):
     """Rows of a DataFrame by key."""
 
-    def __init__(self, batch: Batch, cols: list[str | Column], key: StructType, keys: Keys) -> None:
-        self._stream: Any = batch
-        self._cols, self._key, self._keys = cols, key, keys
+    def __init__(self, grouping: Grouping) -> None:
+        self._grouping = grouping
 
     def applyInPandasWithState(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise UnsupportedError(
             "applyInPandasWithState is unsupported in batch query. Use applyInPandas instead."
         )
 
-    def _free_name(self, name: str) -> str:
-        return name
+    def _then(self, step: ProcessorStep) -> DataFrame:
+        return process_batch(self._grouping.shape, step)
 
-    def _then(self, step: KeyedStep) -> Any:
-        assert isinstance(step, ProcessorStep)
-        return process_batch(self._stream._shape, step)
+    def _has_watermark(self) -> bool:
+        return False  # as in Spark
+
+    def _taken_names(self) -> set[str]:
+        return set()
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):

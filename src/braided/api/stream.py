@@ -10,45 +10,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import CalendarIntervalType, MapType, StringType, StructType, VariantType
+from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
-from braided.api.aggregates import Aggregating
-from braided.api.processors import Processing
-from braided.api.static_frames import Batch
+from braided.api.grouped import GroupedStream
+from braided.api.grouping import Grouping
+from braided.api.static_frames import StaticStream
+from braided.api.writer import StreamWriter
 from braided.dict_functions.decorator import ManagedOperator
 from braided.errors import DefinitionError, UnsupportedError
-from braided.flow.graph import (
-    Fed,
-    Input,
-    Keyed,
-    Mapped,
-    Node,
-    Side,
-    United,
-    flow_of,
-    renamed,
-)
-from braided.flow.route import Keys, late_filter
+from braided.flow.graph import Fed, Input, Mapped, Node, United, flow_of, renamed
+from braided.flow.route import late_filter
 from braided.flow.stateless import Stateless
-from braided.flow.step import KeyedStep
-from braided.kinds.operator.first_state import check_initial
-from braided.kinds.operator.step import OperatorStep
 from braided.operator.definition import Operator
 from braided.spark.jvm import Jvm
 from braided.spark.sql_text import quoted
 
-if TYPE_CHECKING:
-    from braided.api.writer import StreamWriter
-
-__all__ = ["TIME_MODES", "GroupedStream", "Stream", "output_shape", "stream"]
-
-TIME_MODES = ("ProcessingTime", "EventTime")
+__all__ = ["Stream", "stream"]
 
 _STATELESS = frozenset(
     [
@@ -102,13 +84,9 @@ def stream(df: DataFrame) -> Stream:
     if not isinstance(df, DataFrame):
         raise DefinitionError(f"braided.stream takes a DataFrame, not {type(df).__name__}")
     if not df.isStreaming:
-        grouping: Any = Batch(df, _grouped)
-        return grouping  # type: ignore[no-any-return]
+        static: Any = StaticStream(df)
+        return static  # type: ignore[no-any-return]
     return Stream(_input(df), df)
-
-
-def _grouped(stream: Any, *cols: str | Column | list[Any]) -> GroupedStream:
-    return Stream.groupBy(stream, *cols)
 
 
 class Stream:
@@ -202,8 +180,8 @@ class Stream:
         if not plan.deterministic():
             raise UnsupportedError(
                 f"{step.method}() after a keyed operator with a function that is not "
-                "deterministic: a batch "
-                "that runs again must give the same rows. Compute it in the operator or before it"
+                "deterministic: a batch that runs again must give the same rows. Compute it in the "
+                "operator or before it"
             )
         return Stream(Mapped(self._node, step), shape)
 
@@ -248,12 +226,9 @@ class Stream:
 
     # -- keyed operators -------------------------------------------------------------------
 
-    def groupBy(self, *cols: str | Column | list[Any]) -> GroupedStream:
+    def groupBy(self, *cols: str | Column | list[Any]) -> GroupedStream[Stream]:
         """Groups rows by one or several columns or expressions, with Spark's equality of keys."""
-        flat = [c for col in cols for c in (col if isinstance(col, list | tuple) else [col])]
-        if not flat:
-            raise DefinitionError("groupBy needs at least one column")
-        return GroupedStream(self, flat)
+        return GroupedStream(self._node, Grouping.of(self._shape, cols), Stream)
 
     def apply(self, operator: type[Operator], schema: StructType | str) -> Stream:
         """Runs a function that was made an operator by `braided.managed`, by the key it has."""
@@ -277,13 +252,11 @@ class Stream:
     @property
     def writeStream(self) -> StreamWriter:
         """Where the stream goes, as DataFrame.writeStream."""
-        from braided.api.writer import StreamWriter
-
         if self._is_input:
             raise DefinitionError(
                 "this flow has no keyed operator; use the DataFrame's own writeStream"
             )
-        return StreamWriter(self)
+        return StreamWriter(self._node, self.schema)
 
 
 def _input(source: DataFrame, base: Input | None = None, step: Stateless | None = None) -> Input:
@@ -333,111 +306,3 @@ class _Recorder:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Stream:
         return self._stream._step(Stateless(self._method, args, kwargs))
-
-
-class GroupedStream(Aggregating, Processing):
-    """Rows of a stream by key."""
-
-    def __init__(self, stream: Stream, cols: list[str | Column]) -> None:
-        self._stream = stream
-        self._cols = cols
-        shape = stream._shape
-        self._key = StructType(shape.select(*cols).schema.fields)
-        for field in self._key.fields:
-            _check_key_type(field.name, field.dataType)
-        # Spark's own analysis refuses whatever else can't be grouped.
-        shape.groupBy(*cols).agg(F.count(F.lit(1)))
-        exact = shape.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
-        fold = str if exact else str.lower
-        own = {fold(name): name for name in reversed(shape.columns)}
-        columns: list[str | Column] = []
-        for col in cols:
-            text = col if isinstance(col, str) else str(col._jc)
-            plain = own.get(fold(text))
-            columns.append(
-                plain if plain is not None else F.col(col) if isinstance(col, str) else col
-            )
-        self._keys = Keys(tuple(columns))
-
-    def apply(
-        self,
-        operator: type[Operator],
-        schema: StructType | str,
-        timeMode: str = "ProcessingTime",
-        initialState: DataFrame | None = None,
-    ) -> Stream:
-        """Runs an `Operator` class for every key; `schema` is of the rows it gives out.
-
-        `initialState` has the grouping columns and a column for each field (those left out, and
-        nulls, have their defaults). It counts from the first batch that the operator is in; a
-        checkpoint that knows the operator has its state already.
-        """
-        if not (isinstance(operator, type) and issubclass(operator, Operator)):
-            raise DefinitionError(
-                f"apply takes a class derived from braided.Operator, not {operator!r}"
-            )
-        if issubclass(operator, ManagedOperator):
-            operator.checkGrouping(self._keys.columns, self._key)
-        operator.check_params()
-        if timeMode not in TIME_MODES:
-            raise DefinitionError(f"timeMode is {timeMode!r}; it takes {' or '.join(TIME_MODES)}")
-        if hasattr(operator, "onLeft") or hasattr(operator, "onRight"):
-            raise DefinitionError(
-                f"{operator.__name__} has onLeft or onRight, so it takes two inputs: "
-                "braided.connect(a.groupBy(...), b.groupBy(...)).apply(...)"
-            )
-        shape = output_shape(self._stream, schema)
-        if initialState is not None:
-            check_initial(initialState, operator, self._key)
-        step = OperatorStep(
-            name=operator.__name__,
-            operator=operator,
-            keys=self._keys,
-            key_schema=self._key,
-            input=self._stream.schema,
-            output=shape.schema,
-            time_mode=timeMode,
-            initial=initialState,
-        )
-        return self._then(step)
-
-    def _then(self, step: KeyedStep) -> Stream:
-        """What a keyed step makes of these rows."""
-        shape = self._stream._shape.sparkSession.createDataFrame([], step.output)
-        return Stream(Keyed(step, (Side(self._stream._node, self._keys),)), shape)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise UnsupportedError(
-            f"groupBy(...).{name}() is not supported: use .agg(...) for aggregates, "
-            ".transformWithState(...) for a StatefulProcessor and .apply(OperatorClass, schema) "
-            "for everything else"
-        )
-
-
-def output_shape(stream: Stream, schema: StructType | str) -> DataFrame:
-    """An empty DataFrame of an operator's output schema."""
-    try:
-        shape = stream._shape.sparkSession.createDataFrame([], schema)
-    except PySparkException as error:
-        raise DefinitionError(f"the output schema {schema!r} is not understood: {error}") from None
-    hidden = [name for name in shape.columns if name.startswith("__braided_")]
-    if hidden:
-        raise DefinitionError(f"column names like {hidden[0]!r} are taken")
-    return shape
-
-
-def _check_key_type(name: str, kind: Any) -> None:
-    if isinstance(kind, MapType | VariantType | CalendarIntervalType):
-        raise UnsupportedError(f"groupBy({name!r}): a key can't be of type {kind.simpleString()}")
-    if isinstance(kind, StringType) and kind.collation != "UTF8_BINARY":
-        raise UnsupportedError(
-            f"groupBy({name!r}): keys with collation {kind.collation} are not supported; group by "
-            f"collation_key({name}) or lower({name})"
-        )
-    if isinstance(kind, StructType):
-        for field in kind.fields:
-            _check_key_type(f"{name}.{field.name}", field.dataType)
-    if hasattr(kind, "elementType"):
-        _check_key_type(name, kind.elementType)

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
-from braided.api.destination import Target, local_path, sink_of
+from braided.api.destination import Target, sink_of
 from braided.api.query import ElasticQuery, retire
 from braided.errors import DefinitionError, UnsupportedError
-from braided.flow.graph import Flow, flow_of
+from braided.flow.graph import Flow, Node, flow_of
 from braided.options import Options
-from braided.query.engine import Engine
-from braided.sinks.files import FileSink, Sink
-from braided.sinks.staged import MemorySink
+from braided.query.opening import open_query
+from braided.sinks.base import Sink
+from braided.sinks.paths import local_path
 from braided.spark.jvm import Jvm
 from braided.spark.launch import launch
+from braided.spark.query_handle import QueryHandle
 from braided.spark.tick import with_tick
 
 if TYPE_CHECKING:
     from pyspark.sql._typing import SupportsProcess
-
-    from braided.api.stream import Stream
 
 __all__ = ["StreamWriter", "start"]
 
@@ -36,8 +36,10 @@ _OFFSET_FORMAT = "spark.sql.streaming.offsetLog.formatVersion"
 class StreamWriter:
     """Collects what a query is to be, then starts it."""
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+    def __init__(self, node: Node, schema: StructType) -> None:
+        """`node` is the end of the flow that is written, and `schema` that of its rows."""
+        self._node = node
+        self._schema = schema
         self._format: str | None = None
         self._options: dict[str, Any] = {}
         self._mode = "append"
@@ -61,12 +63,11 @@ class StreamWriter:
 
     def outputMode(self, outputMode: str) -> StreamWriter:
         mode = outputMode.lower()
-        steps = flow_of([self._stream._node]).steps
+        steps = flow_of([self._node]).steps
         if mode == "complete" and not any(step.gives_complete for step in steps):
             raise UnsupportedError(
-                "outputMode('complete') would give out all state in every batch; "
-                "operators give out rows "
-                "as they choose: use 'append' or 'update'"
+                "outputMode('complete') would give out all state in every batch; operators give "
+                "out rows as they choose: use 'append' or 'update'"
             )
         if mode not in ("append", "update", "complete"):
             raise DefinitionError(f"outputMode is {outputMode!r}; it takes 'append' or 'update'")
@@ -89,8 +90,8 @@ class StreamWriter:
     ) -> StreamWriter:
         if continuous is not None:
             raise UnsupportedError("trigger(continuous=...): Braided runs in micro-batches")
-        given = {"processingTime": processingTime, "once": once, "availableNow": availableNow}
-        self._trigger = {name: value for name, value in given.items() if value is not None}
+        triggers = {"processingTime": processingTime, "once": once, "availableNow": availableNow}
+        self._trigger = {name: value for name, value in triggers.items() if value is not None}
         if len(self._trigger) != 1:
             raise DefinitionError("trigger takes one of processingTime, availableNow and once")
         return self
@@ -170,7 +171,7 @@ class StreamWriter:
 
     def _target(self) -> Target:
         return Target(
-            schema=self._stream.schema,
+            schema=self._schema,
             format=self._format,
             table=self._table,
             query_name=self._name,
@@ -197,9 +198,7 @@ def start(*writers: StreamWriter) -> ElasticQuery:
     for writer in writers:
         if not isinstance(writer, StreamWriter):
             raise DefinitionError(f"start takes stream.writeStream..., not {writer!r}")
-    flow = flow_of(
-        [writer._stream._node for writer in writers], [writer._mode for writer in writers]
-    )
+    flow = flow_of([writer._node for writer in writers], [writer._mode for writer in writers])
     spark = flow.roots[0].source.sparkSession
     options = _merged("option", [_query_options(writer._options) for writer in writers])
     trigger = _merged("trigger", [writer._trigger for writer in writers])
@@ -229,11 +228,14 @@ def start(*writers: StreamWriter) -> ElasticQuery:
     durable = any(sink.keeps for sink in sinks)
     location = _location(spark, options, named[0] if named else None, durable)
     retire(location)
-    engine = Engine(flow, sinks, location, settings, spark, _interval_s(spark, trigger))
+    handle = QueryHandle()
+    opened = open_query(
+        flow, sinks, location, settings, spark, handle, _interval_s(spark, trigger)
+    )
     try:
         native = (
-            with_tick(engine.source, engine.bell)
-            .writeStream.foreachBatch(engine.run)
+            with_tick(opened.source, opened.bell)
+            .writeStream.foreachBatch(opened.engine.run)
             .outputMode(_native_mode(flow))
             .option("checkpointLocation", location)
         )
@@ -241,13 +243,14 @@ def start(*writers: StreamWriter) -> ElasticQuery:
             native = native.queryName(named[0])
         if trigger:
             native = native.trigger(**trigger)
-        query = ElasticQuery(launch(spark, native), engine)
+        started = launch(spark, native)
+        handle.attach(started)
+        query = ElasticQuery(started, opened)
     except BaseException:
-        engine.close()
+        opened.engine.close()
         raise
     for sink in sinks:
-        if isinstance(sink, MemorySink):
-            sink.show()
+        sink.started()
     return query
 
 
@@ -277,21 +280,22 @@ def _query_options(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _merged(what: str, given: list[dict[str, Any]]) -> dict[str, Any]:
+def _merged(what: str, settings: list[dict[str, Any]]) -> dict[str, Any]:
+    """The settings of all writers, which must not contradict each other."""
     merged: dict[str, Any] = {}
-    for each in given:
-        for name, value in each.items():
-            known = merged.setdefault(name, value)
-            if known != value:
+    for of_writer in settings:
+        for name, value in of_writer.items():
+            first = merged.setdefault(name, value)
+            if first != value:
                 raise DefinitionError(
-                    f"the writers of one query give {what} {name} different values: {known!r} and "
+                    f"the writers of one query give {what} {name} different values: {first!r} and "
                     f"{value!r}"
                 )
     return merged
 
 
 def _check_apart(sinks: list[Sink]) -> None:
-    paths = [sink.path for sink in sinks if isinstance(sink, FileSink)]
+    paths = [sink.owned_path for sink in sinks if sink.owned_path is not None]
     for path in paths:
         if paths.count(path) > 1:
             raise DefinitionError(f"two writers write to {path}; give each a path of its own")

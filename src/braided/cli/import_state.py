@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from braided.errors import CheckpointMismatchError, OptionError
 from braided.kinds.processor.native_import import Import, import_native
 from braided.store.durable.files import checkpoint_files
-from braided.store.history.manifest_log import Manifests
+from braided.store.history.manifest_log import ManifestLog
 
 __all__ = ["import_state", "main"]
 
@@ -66,7 +66,7 @@ def import_state(
     if not 1 <= slots <= 1 << 18:
         raise OptionError(f"--slots is {slots}; it takes a number from 1 to {1 << 18}")
     files = checkpoint_files(Path(checkpoint))
-    newest = Manifests(files).newest()
+    newest = ManifestLog(files).newest()
     if newest is not None:
         raise CheckpointMismatchError(
             f"{checkpoint} is the checkpoint of a query that has run (its newest batch is "

@@ -31,7 +31,7 @@ from braided.dict_functions.analysis import recognise
 from braided.dict_functions.binding import Bound, bind, claim, field_names, field_type
 from braided.dict_functions.sharing import sharing_check
 from braided.errors import DefinitionError, StateValueError
-from braided.operator.definition import Operator, OperatorMeta, state_codec
+from braided.operator.definition import Operator, OperatorType, state_codec
 
 __all__ = ["ManagedOperator", "managed"]
 
@@ -63,7 +63,7 @@ def managed(
         "_single": found.single,
         "onRow": _yielding if yields else _returning,
     }
-    cls: Any = OperatorMeta(function.__name__, (ManagedOperator,), space)
+    cls: Any = OperatorType(function.__name__, (ManagedOperator,), space)
     found.check_values(state_codec(cls).classes())
     claim(found)
     made: type[Operator] = cls

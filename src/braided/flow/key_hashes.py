@@ -6,19 +6,35 @@ columns, through the expressions of `flow/route.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from braided.flow.route import can_be_pinned, pin_hashes
-from braided.store.slots.keys import KeyCodec
+from braided.flow.step import KeyedStep
+from braided.store.slots.key_codec import KeyCodec
 
-__all__ = ["key_hashes"]
+__all__ = ["KeyHashes", "key_hashes"]
+
+
+class KeyHashes:
+    """The hashes of the keys of a flow's steps, by the same expressions that route their rows."""
+
+    def __init__(self, spark: SparkSession, steps: Sequence[KeyedStep]) -> None:
+        self._spark = spark
+        self._steps = {step.name: step for step in steps}
+
+    def of_key(self, name: str, key: bytes) -> tuple[int, int] | None:
+        """Both hashes of a key, given as the state knows it; None if it can't be pinned."""
+        step = self._steps[name]
+        return key_hashes(self._spark, step.key_schema, key) if step.can_be_pinned else None
 
 
 def key_hashes(spark: SparkSession, key_schema: StructType, key: bytes) -> tuple[int, int] | None:
-    """Both hashes of a key, given as the state knows it; None if it can't be pinned."""
+    """Both hashes of a key of such columns; None if they do not tell all keys apart."""
     if not can_be_pinned(key_schema):
         return None
     codec = KeyCodec(to_arrow_schema(key_schema, timezone="UTC"))
@@ -26,6 +42,6 @@ def key_hashes(spark: SparkSession, key_schema: StructType, key: bytes) -> tuple
     fields = zip(names, key_schema.fields, strict=True)
     schema = StructType([StructField(name, field.dataType) for name, field in fields])
     rows = pa.Table.from_arrays(codec.decode_batch([key]), names=names)
-    found = spark.createDataFrame(rows, schema).selectExpr(*pin_hashes(names)).head()
-    assert found is not None
-    return int(found[0]), int(found[1])
+    hashes = spark.createDataFrame(rows, schema).selectExpr(*pin_hashes(names)).head()
+    assert hashes is not None
+    return int(hashes[0]), int(hashes[1])

@@ -14,13 +14,12 @@ from pyspark.sql.types import DataType, StructField, StructType
 from braided.errors import UnsupportedError
 from braided.inspect.versions import Versions
 from braided.kinds.processor.contents import ProcessorContents, variables_type
-from braided.store.aggregates.columns import COLUMNS, StoredColumns
-from braided.store.history.manifest import OperatorMeta, OperatorView
-from braided.store.records.codec import CODEC
+from braided.store.aggregates.columns import StoredColumns
+from braided.store.codec_names import COLUMNS, RECORDS, VARIABLES
+from braided.store.history.manifest import OperatorMeta, OperatorVersion
 from braided.store.records.stored_fields import StoredFields
-from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import RECORD, RECORD_LONG, unwrap
-from braided.store.variables.declared import VARIABLES, Declared
+from braided.store.slots.channel_state import ChannelState, SnapshotLimits
+from braided.store.variables.declared import Declared
 from braided.tasks.output import OutputEncoder
 
 __all__ = ["Contents", "Kept", "Record", "kept_by"]
@@ -50,7 +49,7 @@ class Kept(Protocol):
         """Whether something may go with time alone."""
 
     def read(
-        self, versions: Versions, view: OperatorView, batch: int, slots: Iterable[int]
+        self, versions: Versions, view: OperatorVersion, batch: int, slots: Iterable[int]
     ) -> Contents:
         """The keys of slots."""
 
@@ -64,21 +63,21 @@ class Kept(Protocol):
 def kept_by(operator: str, meta: OperatorMeta) -> Kept:
     """How an operator's state is read; refuses what is unknown."""
     if meta.codec == VARIABLES:
-        return _Variables(operator, meta.history)
-    if meta.codec == CODEC:
-        return _Records(operator, StoredFields(operator, meta.history))
+        return _VariableContents(operator, meta.history)
+    if meta.codec == RECORDS:
+        return _RecordContents(operator, StoredFields(operator, meta.history))
     if meta.codec == COLUMNS:
         kept = json.loads(meta.state)
         kinds = [StructField(label, DataType.fromDDL(kind)) for label, _, kind in kept]
         columns = to_arrow_schema(StructType(kinds), timezone="UTC")
-        return _Records(operator, StoredColumns(list(columns)))
+        return _RecordContents(operator, StoredColumns(list(columns)))
     raise UnsupportedError(
         f"operator {operator!r} keeps its state as {meta.codec}, which this version of "
         "Braided can't show as rows"
     )
 
 
-class _Records:
+class _RecordContents:
     """The fields of an Operator, or the columns of an aggregation."""
 
     expires = False
@@ -92,16 +91,13 @@ class _Records:
         return from_arrow_type(self._fields.type)
 
     def read(
-        self, versions: Versions, view: OperatorView, batch: int, slots: Iterable[int]
+        self, versions: Versions, view: OperatorVersion, batch: int, slots: Iterable[int]
     ) -> Contents:
         found: Contents = {slot: {} for slot in slots}
-        state = ChannelState(versions.files, None, self._operator, view, Limits())
+        state = ChannelState(versions.files, None, self._operator, view, SnapshotLimits())
         state.prepare(found)
         for slot, records in found.items():
-            for suffix, stored in state.slot(slot).scan(b""):
-                if suffix[:1] in (RECORD, RECORD_LONG):
-                    key, record = unwrap(suffix, stored)
-                    records[key] = record
+            records.update(state.slot(slot).records())
         state.close()
         return found
 
@@ -112,7 +108,7 @@ class _Records:
         return self._fields.column(rows)
 
 
-class _Variables:
+class _VariableContents:
     """The state variables of a StatefulProcessor."""
 
     def __init__(self, operator: str, history: tuple[str, ...]) -> None:
@@ -125,7 +121,7 @@ class _Variables:
         return OutputEncoder(self.type, self._operator)
 
     def read(
-        self, versions: Versions, view: OperatorView, batch: int, slots: Iterable[int]
+        self, versions: Versions, view: OperatorVersion, batch: int, slots: Iterable[int]
     ) -> Contents:
         found: Contents = {slot: {} for slot in slots}
         now_ms = versions.batch_time_ms(batch)

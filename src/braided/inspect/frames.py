@@ -31,8 +31,8 @@ from braided.errors import BraidedError
 from braided.flow.key_schema import key_schema
 from braided.inspect.contents import Contents, Kept, Record, kept_by
 from braided.inspect.versions import Versions
-from braided.store.history.manifest import OperatorView, View
-from braided.store.slots.keys import KeyCodec
+from braided.store.history.manifest import OperatorVersion, View
+from braided.store.slots.key_codec import KeyCodec
 
 __all__ = ["changes_frame", "raised_by_task", "state_frame"]
 
@@ -59,10 +59,10 @@ class _Source:
     kept: Kept
     """At the version that is shown, or the later of two."""
 
-    def view(self, batch: int) -> OperatorView | None:
+    def view(self, batch: int) -> OperatorVersion | None:
         return Versions(self.checkpoint).view(batch).operators.get(self.operator)
 
-    def contents(self, view: OperatorView | None, batch: int, slots: list[int]) -> Contents:
+    def contents(self, view: OperatorVersion | None, batch: int, slots: list[int]) -> Contents:
         if view is None:
             return {slot: {} for slot in slots}
         return self.kept.read(Versions(self.checkpoint), view, batch, slots)
@@ -213,7 +213,7 @@ def _schema(names: Sequence[str], types: Sequence[DataType]) -> StructType:
     return StructType([StructField(*each) for each in fields])
 
 
-def _slot_frame(spark: SparkSession, known: OperatorView) -> DataFrame:
+def _slot_frame(spark: SparkSession, known: OperatorVersion) -> DataFrame:
     """The slots, so many to a task that it can hold their state."""
     tasks = max(spark.sparkContext.defaultParallelism, -(-known.bytes // _BYTES_PER_TASK))
     return spark.range(0, known.meta.slots, 1, min(tasks, known.meta.slots))

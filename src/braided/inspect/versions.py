@@ -1,7 +1,7 @@
 """The versions of a checkpoint that can be read: the batches whose manifests are kept.
 
 Nothing is locked, so a query may run meanwhile. It may also remove, in the middle of a read, a
-version that it no longer has to keep. Manifests go before the files that only they need: a file
+version that it no longer has to keep. ManifestLog go before the files that only they need: a file
 that is missing while its version's manifest is there is damage, otherwise the version is gone, and
 the reader is told so.
 """
@@ -15,7 +15,7 @@ from typing import TypeVar
 from braided.errors import CheckpointCorruptError, StateNotFoundError
 from braided.store.durable.files import checkpoint_files
 from braided.store.history.manifest import View
-from braided.store.history.manifest_log import Manifests
+from braided.store.history.manifest_log import ManifestLog
 
 __all__ = ["Versions"]
 
@@ -30,7 +30,7 @@ class Versions:
     def __init__(self, checkpoint: str | Path) -> None:
         self._checkpoint = str(checkpoint)
         self.files = checkpoint_files(Path(checkpoint))
-        self._manifests = Manifests(self.files)
+        self._manifests = ManifestLog(self.files)
 
     def retained(self) -> range:
         """The batches that can be read."""

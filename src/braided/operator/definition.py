@@ -34,24 +34,25 @@ from braided.errors import OperatorDefinitionError
 from braided.operator.hints import field_hints
 from braided.operator.params import check_param, is_param, param_type
 from braided.operator.times import as_datetime, as_ms
-from braided.store.records.codec import Field, StateCodec
+from braided.store.records.codec import StateCodec
+from braided.store.records.state_fields import Field
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-__all__ = ["HOOKS", "TASK_HOOKS", "Operator", "OperatorMeta", "renamed", "state_codec"]
+__all__ = ["HOOKS", "TASK_HOOKS", "Operator", "OperatorType", "renamed", "state_codec"]
 
 HOOKS = ("onRow", "onBatch", "onLeft", "onRight", "onTimer")
 TASK_HOOKS = ("onOpen", "onClose")
 
 
-class OperatorMeta(type):
+class OperatorType(type):
     """Turns annotated fields into state, and refuses a class that can't run when it is defined."""
 
     def __new__(
         mcs, name: str, bases: tuple[type, ...], space: dict[str, Any], *, abstract: bool = False
-    ) -> OperatorMeta:
-        if not any(isinstance(base, OperatorMeta) for base in bases):
+    ) -> OperatorType:
+        if not any(isinstance(base, OperatorType) for base in bases):
             return super().__new__(mcs, name, bases, space)  # Operator itself
         if "__qualname__" not in space:
             # No class statement: cloudpickle is rebuilding a class that was checked where it was
@@ -127,7 +128,7 @@ def renamed(*earlier: str, default: T) -> T:
     return cast("T", _Renamed(earlier, default))
 
 
-class Operator(metaclass=OperatorMeta):
+class Operator(metaclass=OperatorType):
     """The state and behaviour of one key. Subclass it, annotate fields, write `onRow`.
 
     Hooks, of which at least one is defined (`onRow` or `onBatch`, not both):
@@ -183,7 +184,7 @@ class Operator(metaclass=OperatorMeta):
         for name, value in params.items():
             check_param(cls.__name__, name, cls._params, value)
         space = {key: getattr(cls, key) for key in ("__module__", "__qualname__", "__doc__")}
-        made: Any = type.__new__(OperatorMeta, cls.__name__, (cls,), {**space, "__slots__": ()})
+        made: Any = type.__new__(OperatorType, cls.__name__, (cls,), {**space, "__slots__": ()})
         made._fields, made._params = cls._fields, cls._params
         for name, value in params.items():
             setattr(made, name, value)
@@ -247,7 +248,7 @@ def state_codec(cls: type[Operator]) -> StateCodec:
     return codec
 
 
-def _seal(cls: OperatorMeta) -> type:
+def _seal(cls: OperatorType) -> type:
     """The subclass that has a slot for each field, and so no room for anything else."""
     sealed = _sealed.get(cls)
     if sealed is None:
@@ -257,7 +258,7 @@ def _seal(cls: OperatorMeta) -> type:
             "__qualname__": cls.__qualname__,
             "__doc__": cls.__doc__,
         }
-        sealed = type.__new__(OperatorMeta, cls.__name__, (cls,), space)
+        sealed = type.__new__(OperatorType, cls.__name__, (cls,), space)
         _codecs[sealed] = state_codec(cls)  # type: ignore[arg-type]
         _sealed[cls] = _sealed[sealed] = sealed
     return sealed
@@ -351,7 +352,7 @@ def _field(name: str, hint: Any, default: Any, earlier: tuple[str, ...] = ()) ->
     return Field(name, hint, default, earlier)
 
 
-def _check(cls: OperatorMeta, abstract: bool) -> None:
+def _check(cls: OperatorType, abstract: bool) -> None:
     name = cls.__name__
     codec = StateCodec(name, cls._fields)  # refuses what can't be stored
     for part in codec.classes():

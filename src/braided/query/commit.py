@@ -9,23 +9,53 @@ The rules, in order:
 
 from __future__ import annotations
 
+from braided.errors import FencedError
+from braided.query.stored_tables import stored_table
+from braided.query.version import Version
+from braided.store.durable.lease import Lease
 from braided.store.history.manifest import (
     Manifest,
     OperatorPart,
-    PinnedKey,
     View,
-    encode_table,
     to_full,
 )
+from braided.store.history.manifest_log import ManifestLog
 from braided.tasks.first_state import FirstState
 from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ChannelReport
 
-__all__ = ["CONTROL", "manifest_of"]
+__all__ = ["CONTROL", "Committer", "manifest_of"]
 
 
 CONTROL = "control"
 """Where in a manifest the controller's memory is."""
+
+
+class Committer:
+    """Makes outcomes true, one after the other, as long as nobody else has the checkpoint."""
+
+    def __init__(
+        self, manifests: ManifestLog, lease: Lease, flow_id: str, location: str, full_every: int
+    ) -> None:
+        self._manifests = manifests
+        self._lease = lease
+        self._flow_id = flow_id
+        self._location = location
+        self._full_every = full_every
+
+    def commit(self, outcome: Outcome, before: Version, memory: str | None) -> Version:
+        """Creates the manifest; `memory` is what the controller wants to be kept in it."""
+        if not self._lease.held():
+            raise FencedError(f"another query has taken over {self._location}; this one ends")
+        full = outcome.batch % self._full_every == 0
+        self._manifests.write(
+            manifest_of(outcome, before.view, self._flow_id, self._lease.owner, full, memory)
+        )
+        view = self._manifests.view_at(outcome.batch, self._flow_id)
+        return Version(view, outcome.tables, outcome.watermark_ms)
+
+    def committed(self, batch: int) -> Manifest:
+        return self._manifests.read(batch)
 
 
 def manifest_of(
@@ -57,7 +87,7 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
     before = view.operators.get(name)
     table = outcome.tables[name]
     changed = before is None or before.epoch != table.epoch
-    pins = tuple(PinnedKey(p.key, p.hash, p.check, p.slot) for p in table.pins)
+    stored = stored_table(table) if changed else None
     snaps = [report.snap for report in reports if report.snap is not None]
     logs = [report.log for report in reports if report.log is not None]
     slots = [slot for report in reports for slot in report.slots]
@@ -70,12 +100,12 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
     return OperatorPart(
         channels=table.channels,
         meta=outcome.metas[name] if before is None or before.meta != outcome.metas[name] else None,
-        table=encode_table(table.slots) if changed else None,
+        table=None if stored is None else stored.slots,
         epoch=table.epoch,
         runs=(*start.runs, *snaps, *logs),
         new=len(start.runs) + len(snaps) + len(logs),
         due=due,
-        keys=keys + sum(s.keys for s in slots),
-        bytes=size + sum(s.bytes for s in slots),
-        pins=pins if changed else None,
+        keys=keys + sum(s.keys_added for s in slots),
+        bytes=size + sum(s.bytes_added for s in slots),
+        pins=None if stored is None else stored.pins,
     )

@@ -10,10 +10,11 @@ from typing import Any
 
 from braided.control.routing.balance import imbalance
 from braided.control.routing.table import Loads, RoutingTable
+from braided.steering.control_thread import ControlThread
 from braided.store.history.manifest import View
 from braided.tasks.reports import ChannelReport
 
-__all__ = ["ProgressLog", "Steps", "section"]
+__all__ = ["ProgressLog", "StepTimes", "section"]
 
 _KEPT = 200
 _DONE = (
@@ -35,7 +36,7 @@ _DONE = (
 """What an operator did in a batch, as against how it is."""
 
 
-class Steps:
+class StepTimes:
     """How long each step of a batch took, in ms."""
 
     def __init__(self) -> None:
@@ -58,7 +59,8 @@ class Steps:
 class ProgressLog:
     """The newest sections by batch id, to go with Spark's progress of the same batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, control: ControlThread) -> None:
+        self._control = control
         self._sections: OrderedDict[int, dict[str, Any]] = OrderedDict()
         self.first: dict[str, Any] = {}
         """How things are before the first batch."""
@@ -68,20 +70,18 @@ class ProgressLog:
         while len(self._sections) > _KEPT:
             self._sections.popitem(last=False)
 
-    def amend(self, batch: int, name: str, content: dict[str, Any]) -> None:
-        """Adds to the section of a batch what became known after it."""
-        found = self._sections.get(batch)
-        if found is not None:
-            self._sections[batch] = {**found, name: content}
-
     def get(self, batch: int) -> dict[str, Any] | None:
-        return self._sections.get(batch)
+        """What a batch showed of itself, and what the controller has said about it since."""
+        content = self._sections.get(batch)
+        if content is None or content["redelivered"]:
+            return content
+        return {**content, "control": self._control.said_of(batch) or content["control"]}
 
     def idle(self, batch: int) -> dict[str, Any] | None:
         """For a progress without a batch, when `batch` is still to come: all as the batch before
         left it, and nothing done. None where that is not known any more.
         """
-        before = self._sections.get(batch - 1)
+        before = self.get(batch - 1)
         if before is None or before["redelivered"]:
             before = self.first
         if before.get("batchId") != batch - 1:
@@ -104,7 +104,7 @@ def section(
     reports: Mapping[str, list[ChannelReport]],
     moved: Mapping[str, int],
     loads: Mapping[str, Loads],
-    steps: Steps,
+    steps: StepTimes,
 ) -> dict[str, Any]:
     """What one batch shows of itself."""
     operators = {}

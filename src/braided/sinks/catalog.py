@@ -18,7 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from braided.errors import DefinitionError, UnsupportedError
-from braided.sinks.files import FileSink, Sitting
+from braided.sinks.base import SinkSetting
+from braided.sinks.files import FileSink
 from braided.sinks.staged import Staged
 from braided.spark.jvm import Jvm
 
@@ -32,7 +33,7 @@ class Table:
     """A table as a stream sees it."""
 
     name: str
-    """Quoted, with catalog and database."""
+    """Quoted, with catalog and database; in small letters where Spark takes no notice of case."""
     provider: str | None
     """None for a table of another catalog, which knows best."""
     location: str | None
@@ -75,12 +76,15 @@ def find_table(
                 "starts. Tables are made only in Spark's own catalog"
             )
         return Table(quoted, None, None, spark.table(quoted).schema, [], {})
+    if str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() != "true":
+        parts = [part.lower() for part in parts]  # as Spark's catalog has them
     quoted = ".".join(map(_quoted, parts))
-    found = jvm.session_table(*parts[1:])
-    if found is None:
-        place = path or _local(name, jvm.default_table_location(*parts[1:]))
-        return Table(quoted, provider, place, schema, partition_by, options, True, path is not None)
-    return _existing(name, quoted, found)
+    entry = jvm.session_table(*parts[1:])
+    if entry is None:
+        location = path or _local(name, jvm.default_table_location(*parts[1:]))
+        external = path is not None
+        return Table(quoted, provider, location, schema, partition_by, options, True, external)
+    return _existing(name, quoted, entry)
 
 
 def _exists(spark: SparkSession, quoted: str) -> bool:
@@ -90,19 +94,20 @@ def _exists(spark: SparkSession, quoted: str) -> bool:
         return False
 
 
-def _existing(name: str, quoted: str, found: Any) -> Table:
-    if found.tableType().name() == "VIEW":
+def _existing(name: str, quoted: str, entry: Any) -> Table:
+    """A table as its entry in Spark's catalog describes it."""
+    if entry.tableType().name() == "VIEW":
         raise DefinitionError(f"toTable: {name} is a view; streams write to tables")
-    if found.bucketSpec().isDefined():
+    if entry.bucketSpec().isDefined():
         raise UnsupportedError(f"toTable: {name} has buckets, which files of a stream do not keep")
-    columns, storage = found.partitionColumnNames(), found.storage()
+    columns, storage = entry.partitionColumnNames(), entry.storage()
     keys = storage.properties().keys().toSeq()
     options = {str(keys.apply(i)): "" for i in range(keys.size())}
     return Table(
         name=quoted,
-        provider=str(found.provider().get()) if found.provider().isDefined() else None,
-        location=_local(name, found.location()) if storage.locationUri().isDefined() else None,
-        schema=StructType.fromJson(json.loads(found.schema().json())),
+        provider=str(entry.provider().get()) if entry.provider().isDefined() else None,
+        location=_local(name, entry.location()) if storage.locationUri().isDefined() else None,
+        schema=StructType.fromJson(json.loads(entry.schema().json())),
         partition_by=[str(columns.apply(i)) for i in range(columns.size())],
         options={key: str(storage.properties().apply(key)) for key in options if key != "path"},
     )
@@ -110,9 +115,9 @@ def _existing(name: str, quoted: str, found: Any) -> Table:
 
 def fitted(table: Table, df: DataFrame) -> DataFrame:
     """The rows with the table's columns, by name, in its order and spelling."""
-    given = {name.lower(): name for name in df.columns}
+    columns = {name.lower(): name for name in df.columns}
     return df.select(
-        *[F.col(_quoted(given[name.lower()])).alias(name) for name in table.schema.names]
+        *[F.col(_quoted(columns[name.lower()])).alias(name) for name in table.schema.names]
     )
 
 
@@ -134,6 +139,8 @@ def check_fit(table: Table, schema: StructType) -> None:
 class TableSink(FileSink):
     """A table of files, exactly once."""
 
+    kind = "table"
+
     def __init__(self, table: Table, options: dict[str, str]) -> None:
         assert table.provider is not None and table.location is not None
         super().__init__(
@@ -141,12 +148,16 @@ class TableSink(FileSink):
         )
         self._table = table
 
-    def open(self, sitting: Sitting) -> None:
-        self._spark = sitting.spark
-        self._refuse_rows_of_others()
-        super().open(sitting)
+    @property
+    def target(self) -> str:
+        return self._table.name
 
-    def found(self) -> None:
+    def open(self, setting: SinkSetting) -> None:
+        self._spark = setting.spark
+        self._refuse_rows_of_others()
+        super().open(setting)
+
+    def create_target(self) -> None:
         # Not before: a query that can't start leaves no table behind.
         if self._table.missing:
             self._spark.sql(_create(Jvm(self._spark), self._table))
@@ -175,10 +186,15 @@ class TableSink(FileSink):
 class InsertSink(Staged):
     """A table that is not one of files, at least once."""
 
+    kind = "insert"
     keeps = True
 
     def __init__(self, table: Table) -> None:
         self._table = table
+
+    @property
+    def target(self) -> str:
+        return self._table.name
 
     def hand_over(self, batch: int, rows: DataFrame) -> None:
         fitted(self._table, rows).write.insertInto(self._table.name)

@@ -1,11 +1,7 @@
-"""Where output goes: prepared before the manifest, visible after it.
+"""Output as files, in any format that Spark writes.
 
-    prepare   runs the plan, leaves the output where no reader sees it, says what to publish
-    publish   makes visible what the manifest names; may be called again for the same batch
-
-A file sink's files are written where they will stay, under unique names, and become visible
-through `_spark_metadata`, as with Spark's own. For other sinks (`staged.py`) the output waits as
-Parquet in the checkpoint, so that a redelivered batch hands over identical rows.
+They are written where they will stay, under unique names, and become visible through
+`_spark_metadata`, as those of Spark's own file sink do.
 """
 
 from __future__ import annotations
@@ -13,76 +9,28 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
 from braided import failpoints
 from braided.errors import CheckpointMismatchError, CheckpointWriteError
+from braided.sinks.base import SinkSetting
 from braided.spark.jvm import Jvm
 from braided.store.durable.files import Files
 from braided.store.durable.register import LocalRegister, make_directories
 from braided.store.history.garbage import LISTING
 
-__all__ = ["FileSink", "FilesOut", "NoopSink", "Sink", "Sitting"]
+__all__ = ["FileSink", "FilesOut"]
 
 _LOG_VERSION = "v1"
 """The first line of a sink log's files."""
 
 
-@dataclass(frozen=True)
-class Sitting:
-    """The query that a sink is opened for."""
-
-    spark: SparkSession
-    files: Files
-    newest: int
-    """The newest batch that has a manifest, -1 when none has."""
-    identity: str
-    """The same for this sink of this query at every start, and for no other."""
-
-
-class Sink(Protocol):
-    keeps: bool
-    """Whether what it publishes outlives the process, so that the checkpoint has to as well."""
-
-    def open(self, sitting: Sitting) -> None:
-        """Called once before the first batch."""
-
-    def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
-        """Runs the plan; what it returns is kept in the manifest."""
-
-    def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
-        """Makes the entries visible as the output of `batch`."""
-
-    def discard(self, entries: tuple[str, ...]) -> None:
-        """Nobody will publish these again."""
-
-
-class NoopSink:
-    """Runs the plan and drops the rows."""
-
-    keeps = False
-
-    def open(self, sitting: Sitting) -> None:
-        pass
-
-    def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
-        df.write.format("noop").mode("overwrite").save()
-        return ()
-
-    def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
-        pass
-
-    def discard(self, entries: tuple[str, ...]) -> None:
-        pass
-
-
 class FilesOut:
-    """Runs a plan into files and takes down their names."""
+    """Runs plans into files and takes down the files' names."""
 
     def __init__(self, spark: SparkSession, files: Files, format: str) -> None:
         self.jvm = Jvm(spark)
@@ -131,6 +79,7 @@ def _sync(paths: set[Path]) -> None:
 class FileSink:
     """Parquet, ORC, JSON, CSV, text and other file formats, exactly once."""
 
+    kind = "files"
     keeps = True
 
     def __init__(
@@ -141,10 +90,18 @@ class FileSink:
         self._partition_by = partition_by
         self._options = options
 
-    def open(self, sitting: Sitting) -> None:
-        self._out = FilesOut(sitting.spark, sitting.files, self._format)
-        self._check_log(sitting.newest)
-        self.found()
+    @property
+    def target(self) -> str:
+        return self.path
+
+    @property
+    def owned_path(self) -> str:
+        return self.path
+
+    def open(self, setting: SinkSetting) -> None:
+        self._out = FilesOut(setting.spark, setting.files, self._format)
+        self._check_log(setting.newest)
+        self.create_target()
         self._log = self._out.jvm.sink_log(self._log_path)
         self._register = LocalRegister(Path(self._log_path), commits=False)
 
@@ -165,8 +122,11 @@ class FileSink:
                 "checkpoint that goes with the path, or another path and a new checkpoint"
             )
 
-    def found(self) -> None:
-        """The place fits the query: what has to be there before the first file."""
+    def create_target(self) -> None:
+        """Makes what has to be there before the first file, once the path is known to be free."""
+
+    def started(self) -> None:
+        pass
 
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
         return self._out.write(df, self.path, attempt, self._partition_by, self._options)

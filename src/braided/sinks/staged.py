@@ -17,7 +17,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from braided import failpoints
-from braided.sinks.files import FilesOut, Sitting
+from braided.sinks.base import SinkSetting
+from braided.sinks.files import FilesOut
+from braided.sinks.paths import one_spelling
 from braided.spark.jvm import Jvm
 
 __all__ = [
@@ -31,15 +33,28 @@ __all__ = [
 ]
 
 _NO_SPLIT = str(1 << 60)
+_TARGETS = ("topic", "dbtable", "table")
+"""Options, one of which says where in a system the rows go. Addresses of systems are not among
+them: they have passwords in them, and change when a system moves.
+"""
 
 
 class Staged:
     """What all of them share."""
 
+    kind: str
     keeps = False
+    owned_path = None
 
-    def open(self, sitting: Sitting) -> None:
-        self._out = FilesOut(sitting.spark, sitting.files, "parquet")
+    @property
+    def target(self) -> str | None:
+        return None
+
+    def open(self, setting: SinkSetting) -> None:
+        self._out = FilesOut(setting.spark, setting.files, "parquet")
+
+    def started(self) -> None:
+        """There is nothing to do for most of them."""
 
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
         path = f"out/{attempt}"
@@ -76,6 +91,8 @@ class Staged:
 class ForeachBatchSink(Staged):
     """The user's own function, at least once, with identical rows for the same batch id."""
 
+    kind = "foreachBatch"
+
     def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
         self._function = function
 
@@ -89,6 +106,8 @@ class ForeachSink(Staged):
     A partition is a file that a task has written, whatever the session's settings and the
     machine's cores are, so that (partition, epoch) names the same rows whenever they come again.
     """
+
+    kind = "foreach"
 
     def __init__(self, function: Callable[[int, Iterable[Row]], Iterable[Any]]) -> None:
         self._function = function
@@ -108,6 +127,8 @@ class ForeachSink(Staged):
 class ConsoleSink(Staged):
     """Prints each batch, as Spark's console sink does."""
 
+    kind = "console"
+
     def __init__(self, rows: int, truncate: bool) -> None:
         self._rows = rows
         self._truncate = truncate
@@ -121,6 +142,8 @@ class ConsoleSink(Staged):
 class MemorySink(Staged):
     """A table in the driver's memory, named as the query."""
 
+    kind = "memory"
+
     def __init__(
         self, spark: SparkSession, view: str, schema: StructType, replaced: bool = False
     ) -> None:
@@ -129,8 +152,12 @@ class MemorySink(Staged):
         """Whether each batch is all there is, as in complete mode."""
         self._sink, self._table = Jvm(spark).memory_sink(schema.json())
 
-    def show(self) -> None:
-        """Puts the table under its name; done late, as a query that can't start must not."""
+    @property
+    def target(self) -> str:
+        return self._view
+
+    def started(self) -> None:
+        """Puts the table under its name."""
         self._table.createOrReplaceTempView(self._view)
 
     def hand_over(self, batch: int, rows: DataFrame) -> None:
@@ -143,18 +170,26 @@ class FormatSink(Staged):
     keeps = True
 
     def __init__(self, format: str, partition_by: list[str], options: dict[str, str]) -> None:
+        self.kind = format.lower()
         self._format = format
         self._partition_by = partition_by
         self._options = options
+
+    @property
+    def target(self) -> str | None:
+        options = {name.lower(): value for name, value in self._options.items()}
+        if "path" in options:
+            return one_spelling(options["path"])
+        return next((options[name] for name in _TARGETS if name in options), None)
 
     def hand_over(self, batch: int, rows: DataFrame) -> None:
         writer = rows.write.format(self._format).mode("append")
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
-        writer.options(**self._options, **self.more(batch)).save()
+        writer.options(**self._options, **self.batch_options(batch)).save()
 
-    def more(self, batch: int) -> dict[str, str]:
-        """Options of this batch alone."""
+    def batch_options(self, batch: int) -> dict[str, str]:
+        """Options that only this batch has."""
         return {}
 
 
@@ -163,9 +198,9 @@ class DeltaSink(FormatSink):
     already one that is skipped.
     """
 
-    def open(self, sitting: Sitting) -> None:
-        super().open(sitting)
-        self._application = sitting.identity
+    def open(self, setting: SinkSetting) -> None:
+        super().open(setting)
+        self._application = setting.identity
 
-    def more(self, batch: int) -> dict[str, str]:
+    def batch_options(self, batch: int) -> dict[str, str]:
         return {"txnAppId": self._application, "txnVersion": str(batch)}

@@ -3,7 +3,7 @@
 A thread of its own. What a batch showed is left here after its commit; while Spark writes down that
 the batch is done and looks for the next input, the controller of `control/loop.py` makes up its
 mind. Its tables are proposals: the batch that begins next takes those that are there by then
-(`query/commands.py`), and waits for none. Whatever goes wrong here is logged, and the query
+(`steering/commands.py`), and waits for none. Whatever goes wrong here is logged, and the query
 does not notice.
 """
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -21,40 +21,49 @@ from typing import Any
 from braided.control.events import Decided, Event, Failed, Judged, Planned
 from braided.control.hot_keys import free_slot
 from braided.control.loop import Controller, Cycle
+from braided.control.measure.slot_loads import SlotLoads
 from braided.control.measure.view import OperatorView
 from braided.control.outlook import Outlook
 from braided.control.policy import Wish
 from braided.control.routing.balance import channel_loads
 from braided.control.routing.executors import Layout
 from braided.control.routing.table import Pin, RoutingTable
+from braided.flow.key_hashes import KeyHashes
+from braided.spark.query_handle import QueryHandle
 from braided.steering.arriving import Amount
+from braided.steering.commands import Commands
 from braided.steering.event_log import EventLog
 from braided.steering.policies import Policies
-from braided.steering.sampling import Sampler
+from braided.steering.reserve import Reserve
+from braided.steering.sampling import Sampler, waiting_rows
 from braided.store.history.manifest import View
 from braided.tasks.columns import PLACE_SHIFT, is_place_of
 from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ChannelReport
 
-__all__ = ["Batch", "Helm"]
+__all__ = ["CommittedBatch", "ControlThread"]
 
 _WAITING_MAX = 8
 """Batches that may wait for a slow policy; of more, the oldest are forgotten."""
 _CLOSE_S = 1.0
+_SAID_MAX = 200
+"""Batches of which is kept what the controller said, as many as the progress goes back."""
 
 log = logging.getLogger("braided")
 
 
 @dataclass(frozen=True)
-class Batch:
+class CommittedBatch:
     """What is known of a batch once it is committed."""
 
     outcome: Outcome
     view: View
     ended_s: float
+    slot_loads: Mapping[str, SlotLoads]
+    """What the query's estimator expects of slots, this batch included."""
 
 
-class Helm:
+class ControlThread:
     """Steers one query."""
 
     def __init__(
@@ -63,37 +72,36 @@ class Helm:
         memory: str | None,
         sampler: Sampler,
         events: EventLog,
-        propose: Callable[[Mapping[str, RoutingTable]], None],
-        propose_pin: Callable[[str, Pin | bytes], None],
-        tell: Callable[[int, dict[str, Any]], None],
-        waiting: Callable[[], float],
-        hashes: Callable[[str, bytes], tuple[int, int] | None],
-        reserve: Callable[[], None] | None,
+        commands: Commands,
+        reserve: Reserve,
+        hashes: KeyHashes,
+        query: QueryHandle,
     ) -> None:
         self._policies = policies
         self._sampler = sampler
         self._events = events
-        self._propose = propose
-        self._propose_pin = propose_pin
-        self._hashes = hashes
-        self._tell = tell
-        self._waiting = waiting
+        self._commands = commands
         self._reserve = reserve
+        self._hashes = hashes
+        self._query = query
         self._controller = _controller(policies, memory)
         self._warned: set[str] = set()
+        self._reserved = policies.scale == "off"
+        """Whether there are workers for as many channels as the policy may ask for."""
         self._last: dict[str, Any] | None = None
+        self._said: OrderedDict[int, dict[str, Any]] = OrderedDict()
         self._outlook: Outlook | None = None
         self._size: tuple[int, Amount | None] = (-1, None)
         self._foreseen: dict[int, dict[str, Wish]] = {}
         self._lock = threading.Condition()
-        self._batches: deque[Batch] = deque(maxlen=_WAITING_MAX)
+        self._batches: deque[CommittedBatch] = deque(maxlen=_WAITING_MAX)
         self._busy = False
         self._closed = False
         self._thread: threading.Thread | None = None
         self.memory = memory
         """What the controller knows, to be kept in the next manifest."""
 
-    def see(self, batch: Batch) -> None:
+    def see(self, batch: CommittedBatch) -> None:
         """Leaves a batch here, and returns at once."""
         with self._lock:
             if self._closed:
@@ -153,6 +161,12 @@ class Helm:
             "lastDecision": self._last,
         }
 
+    def said_of(self, batch: int) -> dict[str, Any] | None:
+        """The controller's part in the progress of a batch; None as long as it has not said
+        anything of it.
+        """
+        return self._said.get(batch)
+
     # -- in the thread ---------------------------------------------------------------------
 
     def _steer(self) -> None:
@@ -174,33 +188,36 @@ class Helm:
                 self._log(self._policies.guard.take())
                 log.debug("the controller failed", exc_info=True)
 
-    def _cycle(self, batch: Batch) -> None:
+    def _cycle(self, batch: CommittedBatch) -> None:
         guard = self._policies.guard
         guard.batch = batch.outcome.batch
-        sample = self._sampler.sample(batch.outcome, batch.view, batch.ended_s, self._waiting())
-        if self._reserve is not None:
-            reserve, self._reserve = self._reserve, None
-            reserve()
+        waiting = waiting_rows(self._query.last_progress())
+        sample = self._sampler.sample(batch.outcome, batch.view, batch.ended_s, waiting)
+        in_use = _most_channels(batch.outcome.tables)
+        if not self._reserved:
+            self._reserved = True
+            self._reserve.warm(self._policies.settings.limits.channels_max, in_use)
         foreseen = self._events_of(batch.outcome)
         if sample is None or guard.is_held("controller"):
             return
-        cycle = self._controller.step(sample)
+        cycle = self._controller.step(sample, slot_loads=batch.slot_loads)
         cycle = replace(cycle, events=(*foreseen, *cycle.events))
         if self._is_closed():
             return  # the log is somebody else's by now
         self._outlook = self._controller.outlook()
         self._log((*cycle.events, *guard.take()))
         self._note(cycle, {event.decision for event in foreseen})
-        self._tell(batch.outcome.batch, {**self.summary(), "operators": _shown(cycle)})
+        self._say(batch.outcome.batch, {**self.summary(), "operators": _shown(cycle)})
         self.memory = json.dumps(
             {"scale": self._policies.scale, "controller": self._controller.memory()}
         )
         if cycle.tables:
-            self._propose(cycle.tables)
+            self._reserve.warm(_most_channels(cycle.tables), in_use)
+            self._commands.propose(cycle.tables)
         for name, operator in cycle.view.operators.items():
             change = self._repinned(cycle, operator, batch.outcome.reports[name])
             if change is not None:
-                self._propose_pin(name, change)
+                self._commands.propose_pin(name, change)
 
     def _events_of(self, outcome: Outcome) -> list[Decided]:
         """What was decided right before the batch, as far as it was followed."""
@@ -221,7 +238,7 @@ class Helm:
             return key
         places = {each.key: each.place for report in reports for each in report.heavy}
         for key in cycle.pin.get(operator.name, ()):
-            hashes, place = self._hashes(operator.name, key), places[key]
+            hashes, place = self._hashes.of_key(operator.name, key), places[key]
             if hashes is None:
                 return None
             slot = hashes[0] % operator.load.size
@@ -245,6 +262,11 @@ class Helm:
                     event.held_until,
                     event.error,
                 )
+
+    def _say(self, batch: int, content: dict[str, Any]) -> None:
+        self._said[batch] = content
+        while len(self._said) > _SAID_MAX:
+            self._said.popitem(last=False)
 
     def _note(self, cycle: Cycle, foreseen: set[int]) -> None:
         """Keeps the last decision that was followed, and later what came of it."""
@@ -270,6 +292,10 @@ class Helm:
                     "channels": event.channels_after,
                     "verdict": None,
                 }
+
+
+def _most_channels(tables: Mapping[str, RoutingTable]) -> int:
+    return max(table.channels for table in tables.values())
 
 
 def _shown(cycle: Cycle) -> dict[str, dict[str, Any]]:

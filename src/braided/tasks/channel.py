@@ -21,8 +21,8 @@ from braided import failpoints
 from braided.errors import BraidedError
 from braided.spark.worker_process import acknowledge_at_once, settle
 from braided.store.durable.files import Files
-from braided.store.history.manifest import CarryFile, OperatorView
-from braided.store.history.manifest_log import Manifests
+from braided.store.history.manifest import CarryFile, OperatorVersion
+from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.channel_state import ChannelState
 from braided.store.slots.lmdb_cache import Cache, host_directory
 from braided.tasks.failure import to_text
@@ -53,11 +53,11 @@ class Channel:
 
     def _open(self, spec: ChannelSpec) -> ChannelState:
         """The slots at the version before."""
-        view = Manifests(self.files).view_at(self.batch.batch - 1, spec.flow)
+        view = ManifestLog(self.files).view_at(self.batch.batch - 1, spec.flow)
         known = view.operators.get(self.name)
         if known is None:
             runs = self.batch.initial.get(self.name, ())
-            known = OperatorView.empty(spec.meta).starting_with(runs)
+            known = OperatorVersion.empty(spec.meta).starting_with(runs)
         cache = Cache(host_directory(Path(spec.cache), spec.flow)) if spec.cache else None
         return ChannelState(self.files, cache, self.name, known, spec.limits)
 
@@ -105,11 +105,11 @@ class Channel:
                 slot=slot.slot,
                 rows=self.rows.get(slot.slot, 0),
                 busy_ns=self.busy_ns.get(slot.slot, 0),
-                keys=slot.keys_added,
-                bytes=slot.bytes_added,
+                keys=slot.keys,
+                bytes=slot.bytes,
+                keys_added=slot.keys_added,
+                bytes_added=slot.bytes_added,
                 due_ms=slot.due_ms,
-                keys_held=slot.keys,
-                bytes_held=slot.bytes,
             )
             for slot in changes.slots
         )

@@ -15,10 +15,11 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from braided.store.durable.files import Files
-from braided.store.history.runs import SNAP_SUFFIX, RunFile, write_run
-from braided.store.slots.keys import timer_ms
+from braided.store.history.runs import RunFile, write_snapshot
+from braided.store.slots.diff import size_of
+from braided.store.slots.layout import count_records, is_timer, timer_ms
 
-__all__ = ["RUN_SCHEMA", "FirstState", "first_state_of", "write_snapshot"]
+__all__ = ["RUN_SCHEMA", "FirstState", "first_state_of", "write_slots"]
 
 RUN_SCHEMA = (
     "name string, digest string, bytes long, slots string, keys long, size long, due string"
@@ -34,35 +35,33 @@ class FirstState(msgspec.Struct, frozen=True):
     due: dict[int, int] = {}
 
 
-def write_snapshot(root: str, path: str, slots: dict[int, dict[bytes, bytes]]) -> pa.RecordBatch:
-    """Writes a snapshot; the result is a row of `RUN_SCHEMA`."""
-    run = write_run(
-        Files(root),
-        path + SNAP_SUFFIX,
-        (
-            (slot, sorted(content), [content[suffix] for suffix in sorted(content)])
-            for slot, content in sorted(slots.items())
-        ),
-    )
-    suffixes = [suffix for content in slots.values() for suffix in content]
-    size = sum(len(k) + len(v) for content in slots.values() for k, v in content.items())
+def write_slots(root: str, path: str, slots: dict[int, dict[bytes, bytes]]) -> pa.RecordBatch:
+    """Writes the contents of some slots as a snapshot; the result is a row of `RUN_SCHEMA`."""
+    contents = [(slot, *_ordered(slots[slot])) for slot in sorted(slots)]
+    run = write_snapshot(Files(root), path, contents)
     due = {
-        slot: min(timers)
-        for slot, content in slots.items()
-        if (timers := [timer_ms(suffix) for suffix in content if suffix[:1] == b"t"])
+        slot: timer_ms(timer)
+        for slot, suffixes, _ in contents
+        if (timer := next(filter(is_timer, suffixes), None)) is not None
     }
-    keys = sum(suffix[:1] in b"kK" for suffix in suffixes)
-    values = [run.name, run.digest, run.bytes, run.slots, keys, size, json.dumps(due)]
+    keys = sum(count_records(suffixes) for _, suffixes, _ in contents)
+    size = sum(size_of(suffixes, values) for _, suffixes, values in contents)
+    row = [run.name, run.digest, run.bytes, run.slots, keys, size, json.dumps(due)]
     names = ["name", "digest", "bytes", "slots", "keys", "size", "due"]
-    return pa.RecordBatch.from_arrays([pa.array([value]) for value in values], names=names)
+    return pa.RecordBatch.from_arrays([pa.array([value]) for value in row], names=names)
 
 
-def first_state_of(told: list[Row]) -> FirstState:
-    """The first state that the tasks of such a job have written, by the rows that they gave out."""
-    due = {int(slot): ms for row in told for slot, ms in json.loads(row.due).items()}
+def _ordered(content: dict[bytes, bytes]) -> tuple[list[bytes], list[bytes]]:
+    suffixes = sorted(content)
+    return suffixes, [content[suffix] for suffix in suffixes]
+
+
+def first_state_of(rows: list[Row]) -> FirstState:
+    """What the tasks of such a job have written, from the rows that they gave."""
+    due = {int(slot): ms for row in rows for slot, ms in json.loads(row.due).items()}
     return FirstState(
-        tuple(RunFile(row.name, row.digest, row.bytes, row.slots) for row in told),
-        sum(row["keys"] for row in told),
-        sum(row.size for row in told),
+        tuple(RunFile(row.name, row.digest, row.bytes, row.slots) for row in rows),
+        sum(row["keys"] for row in rows),
+        sum(row.size for row in rows),
         due,
     )

@@ -19,18 +19,16 @@ __all__ = ["ChannelReport", "KeyRows", "ReportBox", "SlotReport"]
 
 
 class SlotReport(msgspec.Struct, frozen=True, array_like=True):
-    """One slot as a channel left it; `keys` and `bytes` are the change against the batch before,
-    `keys_held` and `bytes_held` what there is.
-    """
+    """One slot as a channel left it: what it holds, and by how much that is more than before."""
 
     slot: int
     rows: int
     busy_ns: int
     keys: int
     bytes: int
+    keys_added: int
+    bytes_added: int
     due_ms: int | None
-    keys_held: int = 0
-    bytes_held: int = 0
 
 
 class KeyRows(msgspec.Struct, frozen=True, array_like=True):
@@ -67,7 +65,7 @@ class ChannelReport(msgspec.Struct, frozen=True):
     heavy: tuple[KeyRows, ...] = ()
 
     def result(self) -> tuple[str, ...]:
-        """What is equal for two attempts that did the same."""
+        """Equal for two attempts that did the same."""
         return (
             self.log.digest if self.log else "",
             self.carry.digest if self.carry else "",
@@ -86,7 +84,7 @@ class _Concatenate(AccumulatorParam[list[bytes]]):
 
 
 class ReportBox:
-    """The driver's letter box. A task drops its report here, with the token of its try."""
+    """The driver's letter box. A task drops `encode(report)` with the token of its try."""
 
     def __init__(self, context: SparkContext) -> None:
         self.accumulator: Accumulator[list[bytes]] = context.accumulator([], _Concatenate())
@@ -99,19 +97,19 @@ class ReportBox:
         """The reports of one try, per operator in channel order, exactly one per channel."""
         letters = self.accumulator.value
         self.accumulator.value = []
-        found: dict[tuple[str, int], ChannelReport] = {}
+        reports: dict[tuple[str, int], ChannelReport] = {}
         for letter in letters:
             sender, report = msgspec.msgpack.decode(letter, type=tuple[str, ChannelReport])
             if sender != token:  # a task of an earlier try that ended late
                 continue
-            if report.channel >= channels[report.operator]:
+            count = channels[report.operator]
+            if report.channel >= count:
                 raise ChannelMissingError(
-                    f"operator {report.operator!r} has {channels[report.operator]} channels, but "
-                    f"Spark ran one as partition {report.channel}: a step after it, such as a "
-                    "crossJoin without broadcast, changes its partitions; the batch is not "
-                    "committed"
+                    f"operator {report.operator!r} has {count} channels, but Spark ran one as "
+                    f"partition {report.channel}: a step after it, such as a crossJoin without "
+                    "broadcast, changes its partitions; the batch is not committed"
                 )
-            twin = found.setdefault((report.operator, report.channel), report)
+            twin = reports.setdefault((report.operator, report.channel), report)
             if twin.result() != report.result():
                 raise NondeterministicBatchError(
                     f"two attempts of channel {report.channel} of operator {report.operator!r} "
@@ -121,14 +119,14 @@ class ReportBox:
             f"{operator}[{channel}]"
             for operator, count in channels.items()
             for channel in range(count)
-            if (operator, channel) not in found
+            if (operator, channel) not in reports
         ]
         if missing:
             raise ChannelMissingError(
-                f"Spark finished the job without a report from {', '.join(missing)}; "
-                "the batch is not committed"
+                f"Spark finished the job without a report from {', '.join(missing)}; the batch "
+                "is not committed"
             )
         return {
-            operator: [found[operator, channel] for channel in range(count)]
+            operator: [reports[operator, channel] for channel in range(count)]
             for operator, count in channels.items()
         }

@@ -9,7 +9,7 @@ import msgspec
 
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
-from braided.store.slots.channel_state import Limits
+from braided.store.slots.channel_state import SnapshotLimits
 from braided.tasks.packing import PackedProgram
 
 __all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelSpec", "Rehousing", "TaskSpec"]
@@ -47,6 +47,10 @@ class BatchSpec(msgspec.Struct, frozen=True):
     failpoint: str = ""
     """Where a test wants a task to fail."""
 
+    def of_try(self, token: str) -> BatchSpec:
+        """The same batch, tried anew."""
+        return msgspec.structs.replace(self, token=token)
+
     def encode(self) -> str:
         return msgspec.json.encode(self).decode()
 
@@ -65,7 +69,7 @@ class ChannelSpec:
     root: str
     cache: str
     """Where each host keeps its caches; empty for none."""
-    limits: Limits
+    limits: SnapshotLimits
     order: int
     """How many order columns the input has."""
     keep_order: bool

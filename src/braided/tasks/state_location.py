@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from braided.store.slots.channel_state import Limits
+from braided.store.slots.channel_state import SnapshotLimits
 
 __all__ = ["StateLocation"]
 
@@ -16,4 +16,4 @@ class StateLocation:
     flow: str
     root: str
     cache: str
-    limits: Limits
+    limits: SnapshotLimits

@@ -34,12 +34,12 @@ from braided.operator.definition import Operator, state_codec
 from braided.operator.times import as_datetime, as_ms
 from braided.query.checkpoint import fit
 from braided.query.commit import manifest_of
+from braided.store.codec_names import RECORDS
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta, View
-from braided.store.history.manifest_log import Manifests
-from braided.store.records.codec import CODEC
-from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import record_key, unwrap
+from braided.store.history.manifest_log import ManifestLog
+from braided.store.slots.channel_state import ChannelState, SnapshotLimits
+from braided.store.slots.layout import record_key, unwrap
 from braided.tasks.outcome import Outcome
 from braided.tasks.output import OutputEncoder
 from braided.tasks.spec import BatchSpec, TaskSpec
@@ -89,7 +89,7 @@ class OperatorHarness:
         root = tempfile.mkdtemp(prefix="braided-test-")
         weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
         self._files = Files(Path(root))
-        self._manifests = Manifests(self._files)
+        self._manifests = ManifestLog(self._files)
         self._flow = uuid.uuid4().hex
         self._view = View.empty()
         self._program: HarnessProgram | None = None
@@ -146,12 +146,7 @@ class OperatorHarness:
         if self._name not in self._view.operators:
             return []
         state, program = self._state(), self._ready()
-        stored = [
-            unwrap(suffix, value)[0]
-            for slot in range(SLOTS)
-            for kind in (b"k", b"K")
-            for suffix, value in state.slot(slot).scan(kind)
-        ]
+        stored = [key for slot in range(SLOTS) for key, _ in state.slot(slot).records()]
         return list(program.key_rows.rows_of(program.keys.decode_batch(stored)))
 
     def deadLetters(self) -> list[Row]:
@@ -174,7 +169,7 @@ class OperatorHarness:
             slots=SLOTS,
             key=",".join(self._keys),
             state=codec.describe(),
-            codec=CODEC,
+            codec=RECORDS,
             time_mode=self._time_mode,
         )
         continued = partial(continued_fields, self._name, operator)
@@ -222,7 +217,7 @@ class OperatorHarness:
             flow=self._flow,
             root=self._files.root,
             cache="",
-            limits=Limits(),
+            limits=SnapshotLimits(),
             order=ORDER,
             keep_order=True,
             divert=self._divert,
@@ -252,7 +247,7 @@ class OperatorHarness:
 
     def _state(self) -> ChannelState:
         view = self._view.operators[self._name]
-        return ChannelState(self._files, None, self._name, view, Limits())
+        return ChannelState(self._files, None, self._name, view, SnapshotLimits())
 
     def _record(self, key: tuple[Any, ...]) -> bytes | None:
         if len(key) != len(self._keys):

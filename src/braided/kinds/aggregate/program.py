@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from braided.store.aggregates.columns import RecordCodec
 from braided.store.aggregates.merge import Merger, Part
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.key_codec import KeyCodec
 
 __all__ = ["AggregateProgram"]
 

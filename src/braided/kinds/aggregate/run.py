@@ -25,7 +25,7 @@ from braided.errors import OperatorError
 from braided.kinds.aggregate.program import AggregateProgram
 from braided.store.aggregates.merge import SumOverflow
 from braided.store.slots.channel_state import SlotState
-from braided.store.slots.keys import (
+from braided.store.slots.layout import (
     RECORD,
     SUFFIX_BYTES_MAX,
     record_key,

@@ -14,7 +14,7 @@ from braided.flow.step import ImportedState, KeyedStep
 from braided.kinds.aggregate.aggregation import Aggregation
 from braided.kinds.aggregate.stage import AggregateStage
 from braided.spark.offset_log import BatchTimes
-from braided.store.aggregates.columns import COLUMNS
+from braided.store.codec_names import COLUMNS
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
 from braided.tasks.first_state import FirstState

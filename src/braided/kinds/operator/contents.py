@@ -13,19 +13,17 @@ from pyspark.sql.types import StructType
 
 from braided.operator.definition import Operator, state_codec
 from braided.store.durable.files import checkpoint_files
-from braided.store.history.manifest_log import Manifests
-from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import KeyCodec, unwrap
+from braided.store.history.manifest_log import ManifestLog
+from braided.store.slots.channel_state import ChannelState, SnapshotLimits
+from braided.store.slots.key_codec import KeyCodec
 from braided.tasks.rows import RowFactory
 
 __all__ = ["newest_batch", "state_of"]
 
-_RECORDS = (b"k", b"K")
-
 
 def newest_batch(checkpoint: str | Path) -> int:
     """The newest batch that has a manifest; -1 when there is none."""
-    newest = Manifests(checkpoint_files(Path(checkpoint))).newest()
+    newest = ManifestLog(checkpoint_files(Path(checkpoint))).newest()
     return -1 if newest is None else newest
 
 
@@ -37,23 +35,20 @@ def state_of(
     `key` is the schema of the grouping columns. Nothing must write the checkpoint meanwhile.
     """
     files = checkpoint_files(Path(checkpoint))
-    manifests = Manifests(files)
+    manifests = ManifestLog(files)
     view = manifests.view_at(newest_batch(checkpoint)).operators.get(name)
     if view is None:
         return {}
     keys, rows = KeyCodec(to_arrow_schema(key, timezone="UTC")), RowFactory(key)
     codec, op = state_codec(operator).at(view.meta.history), operator()
-    state = ChannelState(files, None, name, view, Limits())
+    state = ChannelState(files, None, name, view, SnapshotLimits())
     slots = range(view.meta.slots)
     state.prepare(slots)
-    places, fields = [], []
+    encoded, fields = [], []
     for number in slots:
-        for suffix, raw in state.slot(number).scan(b""):
-            if suffix[:1] not in _RECORDS:
-                continue  # a timer
-            place, record = unwrap(suffix, raw)
+        for encoded_key, record in state.slot(number).records():
             codec.load(op, record)
-            places.append(place)
+            encoded.append(encoded_key)
             fields.append({f.name: getattr(op, f.name) for f in codec.fields})
     state.close()
-    return dict(zip(rows.rows_of(keys.decode_batch(places)), fields, strict=True))
+    return dict(zip(rows.rows_of(keys.decode_batch(encoded)), fields, strict=True))

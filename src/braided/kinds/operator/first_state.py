@@ -30,15 +30,18 @@ from braided.operator.definition import Operator, state_codec
 from braided.spark.sql_text import quoted
 from braided.store.history.manifest import OperatorMeta
 from braided.store.records.stored_fields import is_nullable, shape_of
-from braided.store.slots.keys import KeyCodec, record_key, timer_key, wrap
+from braided.store.slots.key_codec import KeyCodec
+from braided.store.slots.layout import record_key, timer_key, wrap
 from braided.tasks.failure import from_worker, to_text
-from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_snapshot
+from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_slots
 from braided.tasks.rows import RowFactory
 
 __all__ = ["check_initial", "write_initial"]
 
 _SLOT = "__braided_slot"
 _TIMERS = "timers"
+
+
 def check_initial(initial: DataFrame, operator: type[Operator], key: StructType) -> None:
     """Raises DefinitionError unless the DataFrame has the grouping columns and fields only."""
     if not isinstance(initial, DataFrame) or initial.isStreaming:
@@ -114,7 +117,7 @@ def write_initial(
     columns: list[str | Column] = [slot, *keys, *rest]
     tasks = min(meta.slots, 4 * initial.sparkSession.sparkContext.defaultParallelism)
     placed = initial.select(*columns).repartitionById(tasks, F.expr(f"{_SLOT} % {tasks}"))
-    write = _Writer(operator, name, key, tuple(placed.columns[1 + len(keys) :]), root, batch)
+    write = _FieldsWriter(operator, name, key, tuple(placed.columns[1 + len(keys) :]), root, batch)
     try:
         return first_state_of(placed.mapInArrow(write, RUN_SCHEMA).collect())
     except PySparkException as error:
@@ -122,7 +125,7 @@ def write_initial(
 
 
 @dataclass(frozen=True)
-class _Writer:
+class _FieldsWriter:
     """What `mapInArrow` calls: the rows of some slots in, one snapshot out."""
 
     operator: type[Operator]
@@ -136,30 +139,30 @@ class _Writer:
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             slots: dict[int, dict[bytes, bytes]] = {}
-            make = _Records(self)
+            make = _RecordMaker(self)
             for chunk in chunks:
                 for slot, key, record, timers in make.records(chunk):
                     content = slots.setdefault(slot, {})
-                    place, is_long = record_key(key)
-                    if place in content:
+                    suffix, is_long = record_key(key)
+                    if suffix in content:
                         raise StateValueError(
                             f"initialState of operator {self.name!r} has two rows of key "
                             f"{make.shown(key)}; a key has one state"
                         )
-                    content[place] = wrap(key, record) if is_long else record
+                    content[suffix] = wrap(key, record) if is_long else record
                     for ms in timers:
                         content.update([timer_key(ms, key)])
             if slots:
                 path = f"state/{self.name}/{self.batch}-initial-{uuid.uuid4().hex[:12]}"
-                yield write_snapshot(self.root, path, slots)
+                yield write_slots(self.root, path, slots)
         except StateValueError as error:
             raise RuntimeError(to_text(error)) from None
 
 
-class _Records:
+class _RecordMaker:
     """Rows of an initial state as records of an operator's state."""
 
-    def __init__(self, spec: _Writer) -> None:
+    def __init__(self, spec: _FieldsWriter) -> None:
         self._spec = spec
         self._keys = KeyCodec(to_arrow_schema(spec.key, timezone="UTC"))
         self._key_rows = RowFactory(spec.key)
@@ -168,8 +171,8 @@ class _Records:
         kinds = _kinds(spec.operator)
         types = {field.name: field.type for field in self._codec.fields}
         self._fields = [
-            (name, 1 + len(spec.key.names) + place, kinds[name], shape_of(kinds[name]), types[name])
-            for place, name in enumerate(spec.columns)
+            (name, position, kinds[name], shape_of(kinds[name]), types[name])
+            for position, name in enumerate(spec.columns, 1 + len(spec.key.names))
             if name in kinds
         ]
         self._timers = None
@@ -181,7 +184,7 @@ class _Records:
         width = len(self._spec.key.names)
         keys = self._keys.encode_batch(chunk.columns[1 : 1 + width])
         slots = chunk.column(0).to_pylist()
-        columns = [chunk.column(place).to_pylist() for _, place, *_ in self._fields]
+        columns = [chunk.column(position).to_pylist() for _, position, *_ in self._fields]
         timers: list[tuple[int, ...]] = [()] * len(keys)
         if self._timers is not None:
             us = chunk.column(self._timers).cast(pa.list_(pa.int64())).to_pylist()

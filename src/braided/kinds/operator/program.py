@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from braided.errors import OperatorDefinitionError
 from braided.operator.definition import Operator
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.key_codec import KeyCodec
 from braided.tasks.output import OutputEncoder
 from braided.tasks.packing import PackedProgram, pack
 from braided.tasks.rows import RowFactory

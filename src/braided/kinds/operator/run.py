@@ -21,7 +21,7 @@ from braided import failpoints
 from braided.errors import BraidedError, StateValueError
 from braided.kinds.operator.runtime import OperatorRuntime
 from braided.store.slots.channel_state import SlotState
-from braided.store.slots.keys import record_key, timer_bound, timer_key, timer_parts, unwrap, wrap
+from braided.store.slots.layout import record_key, timer_bound, timer_key, timer_parts, unwrap, wrap
 from braided.store.variables.moving import move_key
 from braided.tasks.carry import Cut
 from braided.tasks.channel import Channel

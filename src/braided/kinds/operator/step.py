@@ -10,16 +10,16 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from braided.flow.route import Keys
+from braided.flow.route import GroupingKeys
 from braided.flow.step import ImportedState, KeyedStep
 from braided.kinds.operator.first_state import write_initial
 from braided.kinds.operator.program import Program
 from braided.kinds.operator.stage import OperatorStage
 from braided.operator.definition import Operator, state_codec
 from braided.spark.offset_log import BatchTimes
+from braided.store.codec_names import RECORDS
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
-from braided.store.records.codec import CODEC
 from braided.store.records.old_records import evolve
 from braided.tasks.first_state import FirstState
 from braided.tasks.stage import StageSetting
@@ -37,11 +37,10 @@ class OperatorStep:
     can_divert: ClassVar[bool] = True
     can_be_pinned: ClassVar[bool] = True
 
-
     name: str
     operator: type[Operator]
     key_schema: StructType
-    keys: Keys
+    keys: GroupingKeys
     input: StructType
     """The rows that reach its tasks; of two inputs, the columns of both."""
     output: StructType
@@ -68,7 +67,7 @@ class OperatorStep:
     @property
     def codec(self) -> str:
         """The encoding of its state, as a checkpoint records it."""
-        return CODEC
+        return RECORDS
 
     @property
     def fires(self) -> bool:

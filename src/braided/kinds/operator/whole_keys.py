@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from braided.kinds.operator.run import ARROW, CALL_ROWS, OUTPUT_ROWS, ChannelRun, Group
-from braided.store.slots.keys import RECORD, SUFFIX_BYTES_MAX
+from braided.store.slots.layout import RECORD, SUFFIX_BYTES_MAX
 from braided.store.slots.slot import SlotState
 
 __all__ = ["WholeKeysRun"]

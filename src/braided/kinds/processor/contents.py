@@ -14,9 +14,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from braided.kinds.processor.handle import ProcessorHandle
 from braided.store.durable.files import Files
-from braided.store.history.manifest import OperatorView
-from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import RECORD, RECORD_LONG, unwrap
+from braided.store.history.manifest import OperatorVersion
+from braided.store.slots.channel_state import ChannelState, SnapshotLimits
 from braided.store.variables.declared import Declaration, Declared
 from braided.store.variables.open_key import OpenKey
 
@@ -57,7 +56,7 @@ class ProcessorContents:
 
     files: Files
     name: str
-    view: OperatorView
+    view: OperatorVersion
     history: tuple[str, ...]
     """What it declared, this version or a later one last."""
     now_ms: int
@@ -65,18 +64,16 @@ class ProcessorContents:
     def read(self, slots: Iterable[int]) -> Iterator[KeyContents]:
         key = OpenKey(self.now_ms)
         readers = self._readers(key)
-        state = ChannelState(self.files, None, self.name, self.view, Limits())
+        state = ChannelState(self.files, None, self.name, self.view, SnapshotLimits())
         numbers = list(slots)
         state.prepare(numbers)
         try:
             for number in numbers:
                 slot = state.slot(number)
-                for place, stored in list(slot.scan(b"")):
-                    if place[:1] in (RECORD, RECORD_LONG):
-                        owner, _ = unwrap(place, stored)
-                        key.open(slot, owner)
-                        values = tuple(read() for read in readers)
-                        yield KeyContents(number, owner, values, tuple(sorted(key.timers)))
+                for owner, _ in list(slot.records()):
+                    key.open(slot, owner)
+                    values = tuple(read() for read in readers)
+                    yield KeyContents(number, owner, values, tuple(sorted(key.timers)))
         finally:
             state.close()
 

@@ -31,7 +31,7 @@ from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.slot import SlotState, empty_slot
 from braided.tasks.columns import PLACE
 from braided.tasks.failure import from_worker, operator_failure, to_text
-from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_snapshot
+from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_slots
 from braided.tasks.heavy_keys import HeavyKeys
 from braided.tasks.packing import PackedProgram, pack
 
@@ -67,11 +67,9 @@ def write_first_state(
     df = placed_initial(initial, meta.slots)
     tasks = min(meta.slots, 4 * df.sparkSession.sparkContext.defaultParallelism)
     slot = F.expr(f"{slot_of_place()} % {tasks}")
-    placed = df.repartitionById(tasks, slot).sortWithinPartitions(
-        PLACE, *map(quoted, initial.keys)
-    )
+    placed = df.repartitionById(tasks, slot).sortWithinPartitions(PLACE, *map(quoted, initial.keys))
     packed = pack(initial_program(initial, program), broadcasts)
-    write = _Writer(packed, meta.history, root, batch, times)
+    write = _VariablesWriter(packed, meta.history, root, batch, times)
     try:
         return first_state_of(unnamed(placed).mapInArrow(write, RUN_SCHEMA).collect())
     except PySparkException as error:
@@ -121,7 +119,7 @@ def handle_initial(
 
 
 @dataclass(frozen=True)
-class _Writer:
+class _VariablesWriter:
     """What `mapInArrow` calls: the rows of some slots in, one snapshot out."""
 
     program: PackedProgram
@@ -138,7 +136,7 @@ class _Writer:
         if slots:
             operator = self.program.unpack().name
             path = f"state/{operator}/{self.batch}-initial-{uuid.uuid4().hex[:12]}"
-            yield write_snapshot(self.root, path, slots)
+            yield write_slots(self.root, path, slots)
 
     def _slots(self, chunks: Iterator[pa.RecordBatch]) -> dict[int, dict[bytes, bytes]]:
         program = self.program.unpack()

@@ -297,15 +297,15 @@ class ProcessorHandle(_Handle):
 
     def _list(self, declared: Declaration, ttl_ms: int | None) -> ListState:
         number = self._known(declared)
-        made = _ListState(self._key, number, self._values(declared), ttl_ms)
-        made._name = declared.name
-        return made
+        variable = _ListState(self._key, number, self._values(declared), ttl_ms)
+        variable._name = declared.name
+        return variable
 
     def _map(self, declared: Declaration, ttl_ms: int | None) -> MapState:
         number = self._known(declared)
         assert declared.user_key is not None
         keys = key_codec(declared.name, StructType.fromJson(declared.user_key))
-        made = _MapState(self._key, number, keys, self._values(declared), ttl_ms)
+        variable = _MapState(self._key, number, keys, self._values(declared), ttl_ms)
         names = StructType.fromJson(declared.schema).names
-        made._made = partial(tuple.__new__, row_class(names))  # this one is a Row in Spark
-        return made
+        variable._convert = partial(tuple.__new__, row_class(names))  # this one is a Row in Spark
+        return variable

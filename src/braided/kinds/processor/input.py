@@ -19,7 +19,7 @@ from pyspark.sql.conversion import ArrowBatchTransformer
 from pyspark.sql.types import Row
 
 from braided.kinds.processor.program import ProcessorProgram
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.key_codec import KeyCodec
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.heavy_keys import HeavyKeys
 from braided.tasks.rows import row_class

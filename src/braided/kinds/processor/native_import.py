@@ -29,12 +29,12 @@ from braided.flow.key_schema import key_schema
 from braided.kinds.processor.state_values import key_codec, value_codec
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.key_codec import KeyCodec
 from braided.store.slots.slot import SlotState, empty_slot
 from braided.store.variables.declared import Declaration, Declared, evolved
 from braided.store.variables.open_key import OpenKey
 from braided.store.variables.variables import Codec, ListVariable, MapVariable, ValueVariable
-from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_snapshot
+from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_slots
 from braided.tasks.rows import RowFactory
 
 __all__ = ["Import", "import_native", "imported_meta", "read_import"]
@@ -113,7 +113,7 @@ def import_native(
     placed = whole.repartitionById(tasks, F.expr(f"slot % {tasks}")).sortWithinPartitions(
         "slot", "key", "variable", "sequence"
     )
-    write = _Writer(declared.describe(), checkpoint.root, name)
+    write = _ImportWriter(declared.describe(), checkpoint.root, name)
     content = first_state_of(placed.mapInArrow(write, RUN_SCHEMA).collect())
     key = about.key_schema(spark)
     types = ",".join(field.dataType.simpleString() for field in key.fields)
@@ -218,20 +218,20 @@ def _pieces(frame: DataFrame, declared: Declaration, slots: int) -> DataFrame:
         f"{expiry} AS expiry",
     )
     key = _struct(frame.schema["key"].dataType)
-    return chosen.mapInArrow(_Encoder(declared, key.json()), _PIECES)
+    return chosen.mapInArrow(_PieceEncoder(declared, key.json()), _PIECES)
 
 
 def _timers(frame: DataFrame, slots: int) -> DataFrame:
     chosen = frame.selectExpr(*_placed(frame, slots), "expiration_timestamp_ms AS expiry")
     key = _struct(frame.schema["key"].dataType)
-    return chosen.mapInArrow(_Encoder(None, key.json()), _PIECES)
+    return chosen.mapInArrow(_PieceEncoder(None, key.json()), _PIECES)
 
 
 # --- what tasks do ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Encoder:
+class _PieceEncoder:
     """Rows of a state variable, or timers, to pieces in bytes; what `mapInArrow` calls."""
 
     declared: Declaration | None
@@ -271,7 +271,7 @@ def _encoded(codec: Codec, schema: StructType, column: pa.StructArray) -> list[b
 
 
 @dataclass(frozen=True)
-class _Writer:
+class _ImportWriter:
     """Pieces of state, sorted, to one snapshot; what `mapInArrow` calls."""
 
     declared: str
@@ -301,7 +301,7 @@ class _Writer:
             key.close()
         if slots:
             path = f"import/{self.name}/{uuid.uuid4().hex[:12]}"
-            yield write_snapshot(self.root, path, {n: slot.items() for n, slot in slots.items()})
+            yield write_slots(self.root, path, {n: slot.items() for n, slot in slots.items()})
 
 
 class _Taker:

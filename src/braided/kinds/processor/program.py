@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from braided.kinds.processor.handle import Schemas
 from braided.kinds.processor.output import FrameEncoder, PandasSettings, RowEncoder
-from braided.store.slots.keys import KeyCodec
+from braided.store.slots.key_codec import KeyCodec
 
 __all__ = ["ProcessorProgram"]
 

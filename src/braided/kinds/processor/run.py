@@ -26,7 +26,7 @@ from braided.kinds.processor.handle import ProcessorHandle
 from braided.kinds.processor.input import Groups, PandasReader, RowReader
 from braided.kinds.processor.output import check_event_times
 from braided.kinds.processor.program import ProcessorProgram
-from braided.store.slots.keys import timer_bound, timer_parts
+from braided.store.slots.layout import timer_bound, timer_parts
 from braided.store.variables.declared import Declared
 from braided.store.variables.expiry import sweep
 from braided.store.variables.layout import variable_prefix

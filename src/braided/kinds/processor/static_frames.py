@@ -25,10 +25,10 @@ from braided.kinds.processor.program import ProcessorProgram
 from braided.kinds.processor.run import ProcessorRun
 from braided.kinds.processor.step import ProcessorStep
 from braided.spark.sql_text import quoted
+from braided.store.codec_names import VARIABLES
 from braided.store.history.manifest import OperatorMeta
-from braided.store.slots.channel_state import Limits
+from braided.store.slots.channel_state import SnapshotLimits
 from braided.store.slots.slot import SlotState, empty_slot
-from braided.store.variables.declared import VARIABLES
 from braided.tasks.columns import PLACE
 from braided.tasks.failure import to_text
 from braided.tasks.packing import PackedProgram, pack
@@ -141,7 +141,7 @@ class _BatchTask:
             flow="",
             root="",
             cache="",
-            limits=Limits(),
+            limits=SnapshotLimits(),
             order=0,
             keep_order=False,
         )

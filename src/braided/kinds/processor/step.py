@@ -10,7 +10,7 @@ import msgspec
 from pyspark import Broadcast
 from pyspark.sql.types import StructType
 
-from braided.flow.route import Keys, late_filter
+from braided.flow.route import GroupingKeys, late_filter
 from braided.flow.step import ImportedState, KeyedStep
 from braided.kinds.processor.first_state import InitialRows, write_first_state
 from braided.kinds.processor.handle import Schemas
@@ -20,9 +20,10 @@ from braided.kinds.processor.program import ProcessorProgram
 from braided.kinds.processor.stage import ProcessorStage
 from braided.spark.offset_log import BatchTimes
 from braided.spark.sql_text import quoted
+from braided.store.codec_names import VARIABLES
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
-from braided.store.variables.declared import VARIABLES, Declared, evolved
+from braided.store.variables.declared import Declared, evolved
 from braided.tasks.first_state import FirstState
 from braided.tasks.packing import PackedProgram, pack
 from braided.tasks.stage import StageSetting
@@ -42,14 +43,13 @@ class ProcessorStep:
     can_divert: ClassVar[bool] = False
     can_be_pinned: ClassVar[bool] = True
 
-
     name: str
     processor: bytes
     """Pickled."""
     label: str
     declared: Declared
     key_schema: StructType
-    keys: Keys
+    keys: GroupingKeys
     input: StructType
     output: StructType
     time_mode: str

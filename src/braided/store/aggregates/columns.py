@@ -24,11 +24,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from braided.errors import UnsupportedError
-from braided.store.slots.keys import from_plain, to_plain
+from braided.store.slots.key_codec import from_plain, to_plain
 
-__all__ = ["COLUMNS", "Column", "Field", "RecordCodec", "StoredColumns", "choose", "field_of"]
-
-COLUMNS = "columns-1"  # named in the manifest
+__all__ = ["Column", "ColumnField", "RecordCodec", "StoredColumns", "choose", "field_of"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -56,7 +54,7 @@ def choose(mask: Mask, first: Column, second: Column) -> Column:
     return Column(np.where(mask, first.values, second.values), valid)
 
 
-class Field:
+class ColumnField:
     """One column of a record: how Arrow, numpy and Spark's order see it."""
 
     dtype: np.dtype[Any] | None = None
@@ -76,7 +74,7 @@ class Field:
         raise NotImplementedError
 
 
-class _Fixed(Field):
+class _Fixed(ColumnField):
     def __init__(self, kind: pa.DataType, dtype: Any) -> None:
         super().__init__(kind)
         self.dtype = np.dtype(dtype)
@@ -130,7 +128,7 @@ class _Decimal(_Fixed):
         return np.asarray((x["high"] > y["high"]) | (same & (x["low"] > y["low"])))
 
 
-class _Bytes(Field):
+class _Bytes(ColumnField):
     """Text and binary; Spark orders both by their bytes."""
 
     def read(self, array: pa.Array) -> Column:
@@ -152,7 +150,7 @@ class _Bytes(Field):
         return np.fromiter((x > y for x, y in pairs), np.bool_, len(a))
 
 
-class _Nested(Field):
+class _Nested(ColumnField):
     """Structs and arrays, as msgpack."""
 
     def __init__(self, kind: pa.DataType) -> None:
@@ -168,13 +166,13 @@ class _Nested(Field):
         return from_plain(self.kind, [_decode(raw) if there else None for raw, there in pairs])
 
     def above(self, a: Column, b: Column) -> Mask:
-        rank, found = self._rank, np.zeros(len(a), np.bool_)
+        rank, above = self._rank, np.zeros(len(a), np.bool_)
         for i in np.flatnonzero(a.valid & b.valid).tolist():
-            found[i] = rank(_decode(a.values[i])) > rank(_decode(b.values[i]))
-        return found
+            above[i] = rank(_decode(a.values[i])) > rank(_decode(b.values[i]))
+        return above
 
 
-def field_of(kind: pa.DataType, name: str) -> Field:
+def field_of(kind: pa.DataType, name: str) -> ColumnField:
     """The field for values of an Arrow type."""
     if pa.types.is_boolean(kind):
         return _Bool(kind)
@@ -234,7 +232,7 @@ def _bitmap(valid: Mask) -> pa.Buffer | None:
 class RecordCodec:
     """Records of some fields."""
 
-    def __init__(self, fields: Sequence[Field]) -> None:
+    def __init__(self, fields: Sequence[ColumnField]) -> None:
         self.fields = tuple(fields)
         self._fixed = [i for i, field in enumerate(fields) if field.dtype is not None]
         self._free = [i for i, field in enumerate(fields) if field.dtype is None]
@@ -280,14 +278,14 @@ class RecordCodec:
         ]
 
     def _tails(self, records: Sequence[bytes]) -> list[list[bytes]]:
-        found: list[list[bytes]] = [[] for _ in self._free]
+        tails: list[list[bytes]] = [[] for _ in self._free]
         for record in records:
             at = self._layout.itemsize
-            for values in found:
+            for values in tails:
                 end = at + 4 + int.from_bytes(record[at : at + 4], "little")
                 values.append(record[at + 4 : end])
                 at = end
-        return found
+        return tails
 
 
 class StoredColumns:
@@ -304,7 +302,7 @@ class StoredColumns:
     def column(self, rows: Sequence[tuple[bytes] | None]) -> pa.Array:
         """What `read` gave for many keys as one column; None is null."""
         columns = self._records.decode([None if row is None else row[0] for row in rows])
-        kept = zip(self._records.fields, columns, strict=True)
+        pairs = zip(self._records.fields, columns, strict=True)
         missing = pa.array([row is None for row in rows], pa.bool_())
-        arrays = [field.write(column) for field, column in kept]
+        arrays = [field.write(column) for field, column in pairs]
         return pa.StructArray.from_arrays(arrays, fields=list(self.type), mask=missing)

@@ -23,7 +23,7 @@ from braided import failpoints
 from braided.store.durable.files import Files
 from braided.store.durable.register import TEMPORARY
 from braided.store.history.manifest import View
-from braided.store.history.manifest_log import DIRECTORY, Manifests
+from braided.store.history.manifest_log import DIRECTORY, ManifestLog
 from braided.store.history.runs import batch_of
 
 __all__ = ["LISTING", "Collector", "collect"]
@@ -35,7 +35,7 @@ _STATE, _OUT, _CARRY, _DEAD = "state", "out", "carry", "dead"
 _DELETED_TOGETHER = 64
 
 
-def collect(files: Files, manifests: Manifests, retain: int) -> int:
+def collect(files: Files, manifests: ManifestLog, retain: int) -> int:
     """Removes everything that can go, found by listing; the number of files removed."""
     collector = Collector(files, manifests, retain)
     return collector.collect_orphans()
@@ -44,7 +44,7 @@ def collect(files: Files, manifests: Manifests, retain: int) -> int:
 class Collector:
     """Collects as batches are committed. Only the holder of the lease may."""
 
-    def __init__(self, files: Files, manifests: Manifests, retain: int) -> None:
+    def __init__(self, files: Files, manifests: ManifestLog, retain: int) -> None:
         if retain < 1:
             raise ValueError(f"the newest manifest must be kept: retain is {retain}")
         self._files = files
@@ -104,12 +104,12 @@ class Collector:
     def _advance(self, base: int) -> int:
         """Makes a newer full manifest the oldest one kept."""
         assert self._oldest is not None
-        known = self._oldest.live_files() | self._added(self._oldest.batch, base)
+        named = self._oldest.live_files() | self._added(self._oldest.batch, base)
         self._oldest = self._manifests.view_at(base)
         pruned = self._manifests.prune(base)
         failpoints.reach("gc")
         needed = self._oldest.live_files() | self._added(base, self._seen)
-        return len(pruned) + self._delete(known - needed)
+        return len(pruned) + self._delete(named - needed)
 
     def _added(self, start: int, stop: int) -> set[str]:
         """The files that the batches after `start`, up to `stop`, brought."""

@@ -35,7 +35,7 @@ __all__ = [
     "Manifest",
     "OperatorMeta",
     "OperatorPart",
-    "OperatorView",
+    "OperatorVersion",
     "PinnedKey",
     "Prepared",
     "View",
@@ -47,7 +47,8 @@ __all__ = [
 
 FORMAT = 1
 
-Table = npt.NDArray[np.unsignedinteger]
+Table = npt.NDArray[np.int32]
+"""The channel of each slot."""
 
 
 class OperatorMeta(msgspec.Struct, frozen=True):
@@ -87,16 +88,18 @@ class OperatorPart(msgspec.Struct, frozen=True):
     runs: tuple[RunFile, ...] = ()
     new: int = 0  # how many of the runs, at the end, are this batch's own
     due: dict[int, int | None] = {}
-    keys: int = 0
-    bytes: int = 0
+    keys: int = 0  # in all slots, after the batch
+    bytes: int = 0  # likewise
     pins: tuple[PinnedKey, ...] | None = None  # None in a delta: as before
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one sink publishes, in words only that sink understands."""
 
-    sink: str
+    sink: str  # what the checkpoint has called the sink from its first batch on
     entries: tuple[str, ...]
+    kind: str = ""  # of the sink; manifests of earlier versions have only its name
+    target: str = ""  # where its output goes, or a number among others of its kind
 
 
 class CarryFile(msgspec.Struct, frozen=True):
@@ -145,7 +148,7 @@ class Link(NamedTuple):
     replaced: str | None  # the version whose content a snapshot repeats, where that is known
 
 
-class OperatorView:
+class OperatorVersion:
     """An operator at a batch. Immutable."""
 
     __slots__ = (
@@ -186,12 +189,12 @@ class OperatorView:
         self._order = order
 
     @classmethod
-    def empty(cls, meta: OperatorMeta) -> OperatorView:
+    def empty(cls, meta: OperatorMeta) -> OperatorVersion:
         """An operator before its first batch, on one channel."""
-        table = np.zeros(meta.slots, dtype=np.uint16)
+        table = np.zeros(meta.slots, dtype=np.int32)
         return cls(meta, 1, table, 0, [None] * meta.slots, 0, {}, 0, 0)
 
-    def starting_with(self, runs: tuple[RunFile, ...]) -> OperatorView:
+    def starting_with(self, runs: tuple[RunFile, ...]) -> OperatorVersion:
         """The operator with state that its first batch builds on and will name."""
         return self.apply(OperatorPart(self.channels, runs=runs, new=len(runs)), False, False)
 
@@ -226,7 +229,7 @@ class OperatorView:
         """The names of the runs that some slot needs."""
         return {run.name for run in self.live_runs()}
 
-    def apply(self, part: OperatorPart, full: bool, fresh: bool) -> OperatorView:
+    def apply(self, part: OperatorPart, full: bool, fresh: bool) -> OperatorVersion:
         """The view after a batch, from a full manifest's part or a delta's.
 
         `fresh` when this view knows nothing yet and a full part has to tell all.
@@ -255,7 +258,7 @@ class OperatorView:
         meta = part.meta or self.meta
         table = self.table if part.table is None else decode_table(part.table, meta.slots)
         pins = self.pins if part.pins is None else part.pins
-        return OperatorView(
+        return OperatorVersion(
             meta, part.channels, table, part.epoch, links, order, due, part.keys, part.bytes, pins
         )
 
@@ -269,7 +272,7 @@ class View:
         self,
         flow: str,
         batch: int,
-        operators: Mapping[str, OperatorView],
+        operators: Mapping[str, OperatorVersion],
         carry: tuple[CarryFile, ...],
         dead: tuple[DeadFile, ...] = (),
     ) -> None:
@@ -285,11 +288,11 @@ class View:
 
     def apply(self, manifest: Manifest) -> View:
         """The view at the manifest's batch, or CheckpointCorruptError and nothing changed."""
-        found = problems(self, manifest)
-        if found:
+        reasons = problems(self, manifest)
+        if reasons:
             raise CheckpointCorruptError(
                 f"manifest of batch {manifest.batch} does not continue batch {self.batch}: "
-                + "; ".join(found)
+                + "; ".join(reasons)
             )
         fresh = self.batch < 0
         operators = dict(self.operators)
@@ -297,7 +300,7 @@ class View:
             before = operators.get(name)
             if before is None:
                 assert part.meta is not None  # problems() has looked
-                before = OperatorView.empty(part.meta)
+                before = OperatorVersion.empty(part.meta)
             operators[name] = before.apply(part, manifest.full, fresh)
         dead = manifest.dead if manifest.full else (*self.dead, *manifest.dead)
         return View(manifest.flow, manifest.batch, operators, manifest.carry, dead)
@@ -336,39 +339,39 @@ def to_full(view: View, delta: Manifest) -> Manifest:
 
 def problems(view: View, manifest: Manifest) -> list[str]:
     """Why a manifest may not follow a view, one sentence each; none if it may."""
-    found = []
+    reasons = []
     if view.batch < 0 and not manifest.full:
-        found.append("the first manifest of a flow must be a full one")
+        reasons.append("the first manifest of a flow must be a full one")
     if view.batch >= 0 and manifest.batch != view.batch + 1:
-        found.append(f"batch {manifest.batch} does not follow batch {view.batch}")
+        reasons.append(f"batch {manifest.batch} does not follow batch {view.batch}")
     if view.batch >= 0 and manifest.flow != view.flow:
-        found.append(f"flow {manifest.flow} is not flow {view.flow}")
+        reasons.append(f"flow {manifest.flow} is not flow {view.flow}")
     if manifest.full and not view.operators.keys() <= manifest.operators.keys():
-        found.append("a full manifest must name every operator")
+        reasons.append("a full manifest must name every operator")
     if manifest.full and not set(view.dead) <= set(manifest.dead):
-        found.append("a full manifest must name every file of diverted rows")
+        reasons.append("a full manifest must name every file of diverted rows")
     ordinals = {o.meta.ordinal: name for name, o in view.operators.items()}
     for name, part in manifest.operators.items():
         before = view.operators.get(name)
         meta = part.meta or (before.meta if before else None)
         if meta is None:
-            found.append(f"operator {name} is new but is not described")
+            reasons.append(f"operator {name} is new but is not described")
             continue
         if before is not None and meta.slots != before.meta.slots:
-            found.append(f"operator {name} has {meta.slots} slots, not {before.meta.slots}")
+            reasons.append(f"operator {name} has {meta.slots} slots, not {before.meta.slots}")
             continue
         if not 0 <= meta.ordinal < 256 or ordinals.setdefault(meta.ordinal, name) != name:
-            found.append(f"operator {name} has ordinal {meta.ordinal}, which is not free")
+            reasons.append(f"operator {name} has ordinal {meta.ordinal}, which is not free")
         runs = part.runs if view.batch < 0 else part.runs[len(part.runs) - part.new :]
-        found += _table_problems(name, part, meta, before)
-        found += _run_problems(name, part, meta, runs)
+        reasons += _table_problems(name, part, meta, before)
+        reasons += _run_problems(name, part, meta, runs)
         if not manifest.full and part.new != len(part.runs):
-            found.append(f"operator {name}: all {len(part.runs)} runs of a delta must be new")
-    return found
+            reasons.append(f"operator {name}: all {len(part.runs)} runs of a delta must be new")
+    return reasons
 
 
 def _table_problems(
-    name: str, part: OperatorPart, meta: OperatorMeta, before: OperatorView | None
+    name: str, part: OperatorPart, meta: OperatorMeta, before: OperatorVersion | None
 ) -> list[str]:
     if part.channels < 1:
         return [f"operator {name} has {part.channels} channels"]
@@ -385,28 +388,28 @@ def _table_problems(
 def _run_problems(
     name: str, part: OperatorPart, meta: OperatorMeta, runs: tuple[RunFile, ...]
 ) -> list[str]:
-    found = []
+    reasons = []
     if not 0 <= part.new <= len(part.runs):
-        found.append(f"operator {name} has {part.new} new runs of {len(part.runs)}")
+        reasons.append(f"operator {name} has {part.new} new runs of {len(part.runs)}")
     if any(not 0 <= pin.slot < meta.slots for pin in part.pins or ()):
-        found.append(f"operator {name} has a key pinned to a slot that is not there")
+        reasons.append(f"operator {name} has a key pinned to a slot that is not there")
     if any(not 0 <= slot < meta.slots for slot in part.due):
-        found.append(f"operator {name} has a timer in a slot that is not there")
+        reasons.append(f"operator {name} has a timer in a slot that is not there")
     for run in runs:
         slots = slots_of(run)
         if not slots or slots[-1] >= meta.slots:
-            found.append(f"run {run.name} is of no slot, or of one that is not there")
+            reasons.append(f"run {run.name} is of no slot, or of one that is not there")
     logged: set[int] = set()
     snapped: set[int] = set()
     for run in part.runs[len(part.runs) - part.new :]:
         said = snapped if run.snapshot else logged
         slots = slots_of(run)
         if not said.isdisjoint(slots):
-            found.append(f"run {run.name} repeats a slot of another run of its batch")
+            reasons.append(f"run {run.name} repeats a slot of another run of its batch")
         if run.snapshot and not logged.isdisjoint(slots):
-            found.append(f"snapshot {run.name} comes after a changelog of its own batch")
+            reasons.append(f"snapshot {run.name} comes after a changelog of its own batch")
         said.update(slots)
-    return found
+    return reasons
 
 
 def encode_table(table: npt.ArrayLike) -> str:
@@ -420,5 +423,7 @@ def decode_table(text: str, slots: int) -> Table:
     """The array that `encode_table` wrote, read-only; empty if it is not one for so many slots."""
     data = base64.b64decode(text)
     widths = {2 * slots: "<u2", 4 * slots: "<u4"}
-    table: Table = np.frombuffer(data if len(data) in widths else b"", widths.get(len(data), "<u2"))
+    width = widths.get(len(data))
+    table = np.frombuffer(b"" if width is None else data, width or "<u2").astype(np.int32)
+    table.setflags(write=False)
     return table

@@ -35,7 +35,9 @@ __all__ = [
     "digest_of",
     "read_run",
     "slots_of",
+    "write_changelog",
     "write_run",
+    "write_snapshot",
 ]
 
 LOG_SUFFIX = ".log.arrow"
@@ -121,6 +123,23 @@ def write_run(
     return RunFile(name=name, digest=digest_of(data), bytes=data.size, slots=bitmap_of(slots))
 
 
+def write_changelog(
+    files: Files,
+    path: str,
+    changes: Iterable[tuple[int, Sequence[bytes], Sequence[bytes | None]]],
+    heads: Iterable[str],
+) -> RunFile:
+    """Writes what a task changed in some slots, on the versions (`heads`) that they had."""
+    return write_run(files, path + LOG_SUFFIX, changes, base=digest_of(",".join(heads).encode()))
+
+
+def write_snapshot(
+    files: Files, path: str, contents: Iterable[tuple[int, Sequence[bytes], Sequence[bytes]]]
+) -> RunFile:
+    """Writes all that some slots contain, which restarts their chains."""
+    return write_run(files, path + SNAP_SUFFIX, contents)
+
+
 def read_run(
     files: Files, run: RunFile, wanted: Container[int] | None = None
 ) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
@@ -135,8 +154,8 @@ def read_run(
     except OSError as error:
         raise _corrupt(files, run, wanted, f"can't be read ({error})") from error
     if data.size != run.bytes:
-        found = f"has {data.size} bytes, not the {run.bytes} that were committed"
-        raise _corrupt(files, run, wanted, found)
+        damage = f"has {data.size} bytes, not the {run.bytes} that were committed"
+        raise _corrupt(files, run, wanted, damage)
     if digest_of(data) != run.digest:
         raise _corrupt(files, run, wanted, "is damaged: its checksum does not match")
     reader = pa.ipc.open_file(data)
@@ -213,11 +232,11 @@ def _sizes(values: list[bytes]) -> npt.NDArray[np.int64]:
 
 
 def _corrupt(
-    files: Files, run: RunFile, wanted: Container[int] | None, found: str
+    files: Files, run: RunFile, wanted: Container[int] | None, damage: str
 ) -> CheckpointCorruptError:
     slots = [slot for slot in slots_of(run) if wanted is None or slot in wanted]
     return CheckpointCorruptError(
-        f"{files.path(run.name)} {found}. It holds state of slots {_brief(slots)} as of batch "
+        f"{files.path(run.name)} {damage}. It holds state of slots {_brief(slots)} as of batch "
         f"{batch_of(run.name)}. Restore the file from a copy, or start from an older checkpoint"
     )
 

@@ -12,10 +12,8 @@ without complaint, and the batch that made a bad value is the one that must fail
 
 from __future__ import annotations
 
-import json
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import msgspec
@@ -24,25 +22,20 @@ import numpy as np
 
 from braided.errors import (
     CheckpointMismatchError,
-    OperatorDefinitionError,
     StateValueError,
 )
 from braided.store.durable.files import UNREADABLE
 from braided.store.records.evolution import same_fields
 from braided.store.records.field_types import (
-    classes,
     clear_caches,
-    describe,
     misfit,
     python_type,
-    refusal,
     type_text,
 )
 from braided.store.records.old_records import OldRecords
+from braided.store.records.state_fields import Field, StateFields, Upgrade
 
-__all__ = ["CODEC", "Field", "StateCodec"]
-
-CODEC = "msgpack-1"  # named in the manifest
+__all__ = ["StateCodec"]
 
 # Sets iterate in an order that differs between processes; a sorted one makes two attempts of a
 # task write the same bytes. Only for members that compare with each other.
@@ -59,17 +52,6 @@ _SORTABLE = (
 )
 
 
-@dataclass(frozen=True)
-class Field:
-    """One annotated field of an operator: part of the state of each key."""
-
-    name: str
-    type: Any
-    default: Any
-    earlier: tuple[str, ...] = ()
-    """Names that it had before."""
-
-
 def _plain(value: Any) -> Any:
     """Numpy scalars turn up wherever a user computes with Arrow or numpy: store their value."""
     if isinstance(value, np.generic):
@@ -81,7 +63,7 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
 _sorting_encoder = msgspec.msgpack.Encoder(enc_hook=_plain, order="deterministic")
 
 
-class StateCodec:
+class StateCodec(StateFields):
     """Loads the fields of one operator class from records and dumps them into records."""
 
     load: Callable[[Any, bytes | None], tuple[int, ...]]
@@ -100,16 +82,13 @@ class StateCodec:
         self,
         operator: str,
         fields: Sequence[Field],
-        upgrade: Callable[[dict[str, Any]], Any] | None = None,
+        upgrade: Upgrade | None = None,
         history: Sequence[str] = (),
     ) -> None:
         """`history` has the descriptions of all versions, the present one last, if known."""
-        self.operator = operator
-        self.fields = tuple(fields)
-        self.upgrade = upgrade
+        super().__init__(operator, fields, upgrade)
         self.version = len(history) or 1
         self._fitted: dict[tuple[str, ...], StateCodec] = {}
-        self.infos = [self._inspect(field) for field in self.fields]
         kinds = [field.type for field in self.fields]
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
             types.GenericAlias(tuple, (*kinds, tuple[int, ...]))
@@ -118,21 +97,21 @@ class StateCodec:
             self._check_default(field, info)
         defaults = (*(field.default for field in self.fields), ())
         self.fresh = bytes([self.version]) + _encoder.encode(defaults)
-        self._old = OldRecords(self, history)
+        self._old = OldRecords(self, self.fresh, history)
         self.load, self.dump = self._generate()
         clear_caches(self.classes())
 
     def at(self, history: Sequence[str]) -> StateCodec:
         """The codec for a checkpoint in which the fields have this history, the present last."""
-        known = tuple(history)
-        if len(known) <= 1 and self.version == 1:
+        versions = tuple(history)
+        if len(versions) <= 1 and self.version == 1:
             return self
-        codec = self._fitted.get(known)
+        codec = self._fitted.get(versions)
         if codec is None:
-            if not same_fields(known[-1], self.describe()):
+            if not same_fields(versions[-1], self.describe()):
                 raise ValueError(f"the history of {self.operator} does not end with its fields")
-            codec = StateCodec(self.operator, self.fields, self.upgrade, known)
-            self._fitted[known] = codec
+            codec = StateCodec(self.operator, self.fields, self.upgrade, versions)
+            self._fitted[versions] = codec
         return codec
 
     def is_unchanged(self, old: bytes, record: bytes) -> bool:
@@ -140,53 +119,24 @@ class StateCodec:
         op = types.SimpleNamespace()
         return self.dump(op, self.load(op, old)) == record
 
-    def describe(self) -> str:
-        """Names and types of the fields as JSON, to tell whether a checkpoint fits."""
-        fields = [
-            {"name": field.name, "type": describe(info), "id": number}
-            for number, (field, info) in enumerate(zip(self.fields, self.infos, strict=True))
-        ]
-        return json.dumps({"fields": fields}, separators=(",", ":"))
-
-    def classes(self) -> set[type]:
-        """The Enums, dataclasses and so on that the fields' types are made of."""
-        return set().union(*map(classes, self.infos))
-
     # --- at definition ------------------------------------------------------------------------
-
-    def _inspect(self, field: Field) -> mi.Type:
-        try:
-            info = mi.type_info(field.type)
-            msgspec.msgpack.Decoder(field.type)
-        except Exception as error:  # msgspec raises what user annotations raise: NameError, ...
-            raise self._refused(field, str(error)) from error
-        reason = refusal(info)
-        if reason:
-            raise self._refused(field, reason)
-        return info
 
     def _check_default(self, field: Field, info: mi.Type) -> None:
         try:
             decoded = msgspec.msgpack.decode(_encoder.encode(field.default), type=field.type)
-            found = None if decoded == field.default else misfit(info, field.default)
+            wrong = None if decoded == field.default else misfit(info, field.default)
         except Exception as error:
-            place, value = misfit(info, field.default) or ("", field.default)
-            raise self._default_refused(field, place, value, str(error)) from error
-        if found:
-            raise self._default_refused(field, *found, "")
+            path, value = misfit(info, field.default) or ("", field.default)
+            raise self._default_refused(field, path, value, str(error)) from error
+        if wrong:
+            raise self._default_refused(field, *wrong, "")
 
-    def _default_refused(self, field: Field, place: str, value: Any, why: str) -> Exception:
-        part = f" ({field.name}{place})" if place else ""
-        return self._refused(
+    def _default_refused(self, field: Field, path: str, value: Any, why: str) -> Exception:
+        part = f" ({field.name}{path})" if path else ""
+        return self.refused(
             field,
             f"its default {_short(value)}{part} is a {type(value).__name__} and does not fit the "
             f"type {type_text(field.type)}{f' ({why})' if why else ''}",
-        )
-
-    def _refused(self, field: Field, reason: str) -> OperatorDefinitionError:
-        return OperatorDefinitionError(
-            f"{self.operator}.{field.name} can't be a state field of type "
-            f"{type_text(field.type)}: {reason}"
         )
 
     # --- per key ------------------------------------------------------------------------------
@@ -261,21 +211,21 @@ def dump(op, timers):
                 )
             value = getattr(op, field.name)
             try:
-                found = misfit(info, value)
-                if found is None and error is not None:
+                wrong = misfit(info, value)
+                if wrong is None and error is not None:
                     msgspec.msgpack.decode(_encoder.encode(value), type=field.type)
             except RecursionError:
                 raise self._unfit(field, "", value, "it is nested too deeply") from None
             except Exception as why:
                 raise self._unfit(field, "", value, str(why)) from None
-            if found:
-                raise self._unfit(field, *found, "")
+            if wrong:
+                raise self._unfit(field, *wrong, "")
         if error is not None:
             raise StateValueError(f"the state of {self.operator} can't be stored: {error}")
 
-    def _unfit(self, field: Field, place: str, value: Any, why: str) -> StateValueError:
+    def _unfit(self, field: Field, path: str, value: Any, why: str) -> StateValueError:
         return StateValueError(
-            f"{self.operator}.{field.name}{place} holds {_short(value)} of type "
+            f"{self.operator}.{field.name}{path} holds {_short(value)} of type "
             f"{type(value).__name__}, which does not fit the field's type {type_text(field.type)}"
             f"{f': {why}' if why else _hint(value)}"
         )

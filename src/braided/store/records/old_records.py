@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,9 +32,7 @@ from braided.store.records.evolution import (
     text,
 )
 from braided.store.records.field_types import clear_caches, describe, misfit, type_text
-
-if TYPE_CHECKING:
-    from braided.store.records.codec import StateCodec
+from braided.store.records.state_fields import StateFields
 
 __all__ = ["OldRecords", "evolve"]
 
@@ -42,17 +40,17 @@ _decode_parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _decode_timers = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 
 
-def evolve(codec: StateCodec, name: str, history: Sequence[str]) -> tuple[str, ...]:
+def evolve(state: StateFields, name: str, history: Sequence[str]) -> tuple[str, ...]:
     """The history with the fields of today as its newest version, if they are other ones.
 
     Raises CheckpointMismatchError, naming the operator, if records may be there that can't be read.
     """
-    if same_fields(history[-1], codec.describe()):
+    if same_fields(history[-1], state.describe()):
         return tuple(history)
-    renames = {field.name: field.earlier for field in codec.fields if field.earlier}
-    now, wrong = numbered(codec.describe(), history, renames)
-    if codec.upgrade is None:
-        wrong += _losses(codec, now, history)
+    renames = {field.name: field.earlier for field in state.fields if field.earlier}
+    now, wrong = numbered(state.describe(), history, renames)
+    if state.upgrade is None:
+        wrong += _losses(state, now, history)
         if wrong:
             raise CheckpointMismatchError(
                 f"operator {name!r} does not fit the state in this checkpoint: {'; '.join(wrong)}. "
@@ -68,11 +66,11 @@ def evolve(codec: StateCodec, name: str, history: Sequence[str]) -> tuple[str, .
     return (*history, now)
 
 
-def _losses(codec: StateCodec, now: str, history: Sequence[str]) -> list[str]:
+def _losses(state: StateFields, now: str, history: Sequence[str]) -> list[str]:
     """What of the versions there were can't be read into the fields of today."""
     today = {
         field["id"]: (field["name"], info)
-        for field, info in zip(json.loads(now)["fields"], codec.infos, strict=True)
+        for field, info in zip(json.loads(now)["fields"], state.infos, strict=True)
     }
     last = json.loads(history[-1])["fields"]
     if last and not any(field["id"] in today for field in last):
@@ -80,22 +78,22 @@ def _losses(codec: StateCodec, now: str, history: Sequence[str]) -> list[str]:
         return [
             f"it has none of the fields that are stored ({had}), as if it were another operator"
         ]
-    found: dict[int, str] = {}
+    losses: dict[int, str] = {}
     for version in range(len(history), 0, -1):
         where = "" if version == len(history) else f" (in records of version {version})"
         for field in json.loads(history[version - 1])["fields"]:
-            if field["id"] in today and field["id"] not in found:
+            if field["id"] in today and field["id"] not in losses:
                 name, info = today[field["id"]]
                 reason = narrows(field["type"], info)
                 if reason:
-                    found[field["id"]] = f"{name}: {reason}{where}"
-    return list(found.values())
+                    losses[field["id"]] = f"{name}: {reason}{where}"
+    return list(losses.values())
 
 
-class _Source(NamedTuple):
+class _OldValue(NamedTuple):
     """Where the value of a field of today comes from."""
 
-    place: int
+    position: int
     decode: Any
     decode_old: Any | None
     """Where an int became a float: as it was, to see that it is the same."""
@@ -104,23 +102,24 @@ class _Source(NamedTuple):
 class _Version(NamedTuple):
     names: list[str]
     """What its fields are called in the dict that `upgrade` is given."""
-    sources: list[_Source | None]
+    sources: list[_OldValue | None]
     """For every field of today; None: it has its default."""
     others: dict[int, Any]
     """Decoders of the fields that are not among the sources."""
 
 
 class OldRecords:
-    """Loads the records of one codec's earlier versions."""
+    """Loads the records of earlier versions of some fields."""
 
-    def __init__(self, codec: StateCodec, history: Sequence[str]) -> None:
-        self._codec = codec
+    def __init__(self, state: StateFields, fresh: bytes, history: Sequence[str]) -> None:
+        """`fresh` is the record of a key that has only defaults."""
+        self._state = state
         self._history = [json.loads(version)["fields"] for version in history]
         self._versions: dict[int, _Version] = {}
-        defaults = _decode_parts(codec.fresh[1:])
+        defaults = _decode_parts(fresh[1:])
         self._defaults = [
             (default, msgspec.msgpack.Decoder(field.type).decode)
-            for default, field in zip(defaults, codec.fields, strict=False)
+            for default, field in zip(defaults, state.fields, strict=False)
         ]
 
     def load(self, op: Any, raw: bytes) -> tuple[int, ...]:
@@ -128,41 +127,41 @@ class OldRecords:
         number = raw[0]
         if not 1 <= number < len(self._history):
             raise CheckpointVersionError(
-                f"a state record of {self._codec.operator} has version {number}, the checkpoint "
+                f"a state record of {self._state.operator} has version {number}, the checkpoint "
                 f"knows {max(len(self._history), 1)}; a newer Braided wrote it, or another query"
             )
         version = self._versions.get(number)
         if version is None:
             version = self._versions[number] = self._read(number)
         try:
-            found = _decode_parts(raw[1:])
-            if len(found) != len(version.names) + 1:
+            stored = _decode_parts(raw[1:])
+            if len(stored) != len(version.names) + 1:
                 raise msgspec.DecodeError(
-                    f"{len(found) - 1} values for {len(version.names)} fields"
+                    f"{len(stored) - 1} values for {len(version.names)} fields"
                 )
-            timers = _decode_timers(found[-1])
-            self._set(op, version, found)
+            timers = _decode_timers(stored[-1])
+            self._set(op, version, stored)
         except UNREADABLE as error:
             raise CheckpointMismatchError(
-                f"a state record of {self._codec.operator}, by version {number} of its fields, "
+                f"a state record of {self._state.operator}, by version {number} of its fields, "
                 f"can't be read: {error}"
             ) from error
         return timers
 
     def _read(self, number: int) -> _Version:
         """How the records of a version are read, from its description."""
-        codec = self._codec
+        state = self._state
         old = self._history[number - 1]
-        places = {field["id"]: place for place, field in enumerate(old)}
+        positions = {field["id"]: position for position, field in enumerate(old)}
         names = [field["name"] for field in old]
-        sources: list[_Source | None] = []
-        for now, field, info in zip(self._history[-1], codec.fields, codec.infos, strict=True):
-            place = places.get(now["id"])
-            if place is None:
+        sources: list[_OldValue | None] = []
+        for now, field, info in zip(self._history[-1], state.fields, state.infos, strict=True):
+            position = positions.get(now["id"])
+            if position is None:
                 sources.append(None)
                 continue
-            kind = old[place]["type"]
-            names[place] = field.name
+            kind = old[position]["type"]
+            names[position] = field.name
             if narrows(kind, info) is not None:  # for an upgrade hook, which gets it as it was
                 sources.append(None)
                 continue
@@ -170,70 +169,70 @@ class OldRecords:
             if kind != describe(info):
                 was = msgspec.msgpack.Decoder(old_type(kind)).decode
             decode = msgspec.msgpack.Decoder(field.type).decode
-            sources.append(_Source(place, decode, was))
-        taken = {source.place for source in sources if source is not None}
+            sources.append(_OldValue(position, decode, was))
+        taken = {source.position for source in sources if source is not None}
         others = {
-            place: msgspec.msgpack.Decoder(old_type(field["type"])).decode
-            for place, field in enumerate(old)
-            if place not in taken
+            position: msgspec.msgpack.Decoder(old_type(field["type"])).decode
+            for position, field in enumerate(old)
+            if position not in taken
         }
-        clear_caches(codec.classes())
+        clear_caches(state.classes())
         return _Version(names, sources, others)
 
-    def _set(self, op: Any, version: _Version, found: list[msgspec.Raw]) -> None:
-        codec = self._codec
+    def _set(self, op: Any, version: _Version, stored: list[msgspec.Raw]) -> None:
+        state = self._state
         values: dict[str, Any] = {}
-        for field, info, source in zip(codec.fields, codec.infos, version.sources, strict=True):
+        for field, info, source in zip(state.fields, state.infos, version.sources, strict=True):
             if source is None:
                 continue
-            values[field.name] = source.decode(found[source.place])
+            values[field.name] = source.decode(stored[source.position])
             if source.decode_old is None:
                 continue
-            old = source.decode_old(found[source.place])
+            old = source.decode_old(stored[source.position])
             number = inexact(info, old)
-            if number is not None and codec.upgrade is not None:
+            if number is not None and state.upgrade is not None:
                 values[field.name] = old
             elif number is not None:
                 raise CheckpointMismatchError(
-                    f"{codec.operator}.{field.name} holds {number} in a stored record, which no "
+                    f"{state.operator}.{field.name} holds {number} in a stored record, which no "
                     f"float is exactly, so that it can't be read as {type_text(field.type)}; "
                     "change the field back, or write `upgrade`"
                 )
-        if codec.upgrade is not None:
-            for place, decode in version.others.items():
-                values.setdefault(version.names[place], decode(found[place]))
-            values = self._upgraded(values)
-        for field, (default, decode) in zip(codec.fields, self._defaults, strict=True):
+        if state.upgrade is not None:
+            for position, decode in version.others.items():
+                values.setdefault(version.names[position], decode(stored[position]))
+            values = self._upgrade(values)
+        for field, (default, decode) in zip(state.fields, self._defaults, strict=True):
             value = values[field.name] if field.name in values else decode(default)
             setattr(op, field.name, value)
 
-    def _upgraded(self, old: dict[str, Any]) -> dict[str, Any]:
+    def _upgrade(self, old: dict[str, Any]) -> dict[str, Any]:
         """What the user's hook makes of the fields of an older record, checked."""
-        codec = self._codec
-        assert codec.upgrade is not None
+        state = self._state
+        assert state.upgrade is not None
         before = set(old)
         try:
-            given = codec.upgrade(dict(old))
+            upgraded = state.upgrade(dict(old))
         except Exception as error:
             raise OperatorError(
-                f"{codec.operator}.upgrade raised {type(error).__name__}: {error}; it was given "
+                f"{state.operator}.upgrade raised {type(error).__name__}: {error}; it was given "
                 f"{old!r:.500}"
             ) from error
-        if not isinstance(given, dict):
+        if not isinstance(upgraded, dict):
             raise StateValueError(
-                f"{codec.operator}.upgrade returned {given!r:.80}; it returns a dict of fields"
+                f"{state.operator}.upgrade returned {upgraded!r:.80}; it returns a dict of fields"
             )
-        fields = {field.name: info for field, info in zip(codec.fields, codec.infos, strict=True)}
-        for name, value in given.items():
+        fields = {field.name: info for field, info in zip(state.fields, state.infos, strict=True)}
+        for name, value in upgraded.items():
             if name in fields:
                 wrong = misfit(fields[name], value)
                 if wrong:
                     raise StateValueError(
-                        f"{codec.operator}.upgrade returned {wrong[1]!r:.80} for {name}{wrong[0]}, "
+                        f"{state.operator}.upgrade returned {wrong[1]!r:.80} for {name}{wrong[0]}, "
                         f"which does not fit the field's type; it was given {old!r:.500}"
                     )
             elif name not in before:
                 raise StateValueError(
-                    f"{codec.operator}.upgrade returned {name!r}, which is no field of the class"
+                    f"{state.operator}.upgrade returned {name!r}, which is no field of the class"
                 )
-        return given
+        return upgraded

@@ -14,20 +14,18 @@ import msgspec
 
 from braided import failpoints
 from braided.store.durable.files import Files
-from braided.store.history.manifest import OperatorView
-from braided.store.history.runs import LOG_SUFFIX, SNAP_SUFFIX, RunFile, digest_of, write_run
+from braided.store.history.manifest import OperatorVersion
+from braided.store.history.runs import RunFile, write_changelog, write_snapshot
 from braided.store.slots.cache_port import SlotCache, Tag, Undo, Update, address_of
 from braided.store.slots.catch_up import Opened, Opener
 from braided.store.slots.diff import Changes, size_of
+from braided.store.slots.layout import TIMER, timer_ms
 from braided.store.slots.slot import SlotState
 
-__all__ = ["ChannelChanges", "ChannelState", "Limits", "SlotChange", "SlotState"]
-
-_TIMER = b"t"
-_EPOCH_BIAS = 1 << 63
+__all__ = ["ChannelChanges", "ChannelState", "SlotChange", "SlotState", "SnapshotLimits"]
 
 
-class Limits(msgspec.Struct, frozen=True):
+class SnapshotLimits(msgspec.Struct, frozen=True):
     """When a slot gets a new snapshot: its changelogs outweigh it, or are too many."""
 
     snapshot_min_bytes: int = 1 << 20
@@ -37,7 +35,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class SlotChange(msgspec.Struct, frozen=True, array_like=True):
-    """One opened slot as the task leaves it."""
+    """One opened slot as the task leaves it: what it holds, and how much more than before."""
 
     slot: int
     keys: int
@@ -78,8 +76,8 @@ class ChannelState:
         files: Files,
         cache: SlotCache | None,
         operator: str,
-        view: OperatorView,
-        limits: Limits,
+        view: OperatorVersion,
+        limits: SnapshotLimits,
     ) -> None:
         self._files = files
         self._cache = cache
@@ -113,15 +111,18 @@ class ChannelState:
         for state in self._slots.values():
             state.close()
 
-    def finish(self, name_prefix: str) -> ChannelChanges:
-        """Writes what changed, durably, and then brings the cache up to it."""
+    def finish(self, path: str) -> ChannelChanges:
+        """Writes what changed, durably, and then brings the cache up to it.
+
+        The names of the files that it writes start with `path`.
+        """
         left = [
             _Left(number, state, state.changes()) for number, state in sorted(self._slots.items())
         ]
         report = tuple(map(_report, left))
-        log = self._write_log(name_prefix + LOG_SUFFIX, left)
+        log = self._write_log(path, left)
         snapped = self._due_for_snapshot(left)
-        snap = self._write_snapshot(name_prefix + SNAP_SUFFIX, snapped)
+        snap = self._write_snapshot(path, snapped)
         failpoints.reach("task-after-changelog")
         # Readers first: pages that only they hold back can then be used again.
         self.close()
@@ -149,13 +150,13 @@ class ChannelState:
 
         return reopen
 
-    def _write_log(self, name: str, left: list[_Left]) -> RunFile | None:
+    def _write_log(self, path: str, left: list[_Left]) -> RunFile | None:
         changed = [(slot.number, slot.changes) for slot in left if slot.changes is not None]
         if not changed:
             return None
-        heads = ",".join(self._view.head(number) for number, _ in changed)
+        heads = [self._view.head(number) for number, _ in changed]
         rows = ((number, changes.suffixes, changes.values) for number, changes in changed)
-        return write_run(self._files, name, rows, base=digest_of(heads.encode()))
+        return write_changelog(self._files, path, rows, heads)
 
     def _due_for_snapshot(self, left: list[_Left]) -> list[tuple[int, SlotState]]:
         """The slots whose changelogs weigh most, a few only, in order of their numbers."""
@@ -175,7 +176,7 @@ class ChannelState:
         )
 
     def _write_snapshot(
-        self, name: str, snapped: Sequence[tuple[int, SlotState]]
+        self, path: str, snapped: Sequence[tuple[int, SlotState]]
     ) -> RunFile | None:
         if not snapped:
             return None
@@ -185,7 +186,7 @@ class ChannelState:
                 yield number, *state.contents()
                 failpoints.reach("snapshot")
 
-        return write_run(self._files, name, contents())
+        return write_snapshot(self._files, path, contents())
 
     def _update_cache(
         self, left: list[_Left], log: RunFile | None, snap: RunFile | None, snapped: set[int]
@@ -221,12 +222,12 @@ def _report(left: _Left) -> SlotChange:
     number, state, changes = left
     keys_added = changes.keys_added if changes else 0
     bytes_added = changes.bytes_added if changes else 0
-    timer = state.first(_TIMER)
+    timer = state.first(TIMER)
     return SlotChange(
         slot=number,
         keys=state.tag.keys + keys_added,
         bytes=state.tag.bytes + bytes_added,
         keys_added=keys_added,
         bytes_added=bytes_added,
-        due_ms=None if timer is None else int.from_bytes(timer[1:9], "big") - _EPOCH_BIAS,
+        due_ms=None if timer is None else timer_ms(timer),
     )

@@ -11,6 +11,8 @@ from itertools import compress
 from operator import eq, not_
 from typing import NamedTuple
 
+from braided.store.slots.layout import count_records
+
 __all__ = ["Changes", "changes_of", "size_of"]
 
 
@@ -45,13 +47,13 @@ def size_of(suffixes: Iterable[bytes], values: Iterable[bytes | None]) -> int:
 def _growth(
     suffixes: list[bytes], values: list[bytes | None], olds: list[bytes | None]
 ) -> tuple[int, int]:
-    keys = 0
-    size = size_of((), values) - size_of((), olds)
-    if None in olds or None in values:
-        for suffix, value, old in zip(suffixes, values, olds, strict=True):
-            if (value is None) is not (old is None):
-                step = 1 if old is None else -1
-                size += step * len(suffix)
-                if suffix[0] in b"kK":
-                    keys += step
-    return keys, size
+    """By how many keys and bytes a slot grows; of no suffix both values are None."""
+    new, gone = _where_none(suffixes, olds), _where_none(suffixes, values)
+    size = size_of(new, values) - size_of(gone, olds)
+    return count_records(new) - count_records(gone), size
+
+
+def _where_none(suffixes: list[bytes], values: list[bytes | None]) -> list[bytes]:
+    if None not in values:
+        return []
+    return [suffix for suffix, value in zip(suffixes, values, strict=True) if value is None]

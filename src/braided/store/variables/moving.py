@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from braided.store.slots.keys import TIMER, record_key, timer_parts
+from braided.store.slots.layout import (
+    CHUNK,
+    ENTRY,
+    EXPIRY,
+    TIMER,
+    VALUE,
+    record_key,
+    timer_parts,
+)
 from braided.store.slots.slot import SlotState
-from braided.store.variables.layout import CHUNK, ENTRY, EXPIRY, VALUE, key_part
+from braided.store.variables.layout import key_part
 
 __all__ = ["move_key"]
 
@@ -12,17 +20,16 @@ __all__ = ["move_key"]
 def move_key(key: bytes, donor: SlotState, taker: SlotState) -> list[bytes]:
     """Leaves nothing of the key in `donor`; costs a look at each timer and expiry there.
 
-    Gives back where in `taker` the pieces of its variables lie now.
+    Gives back the suffixes under which the pieces of its variables lie in `taker` now.
     """
-    record, _ = record_key(key)
-    found = donor.get(record)
-    places = [] if found is None else [(record, found)]
+    suffix, _ = record_key(key)
+    record = donor.get(suffix)
     part = key_part(key)
-    pieces = [each for kind in (VALUE, CHUNK, ENTRY) for each in donor.scan(kind + part)]
-    places += pieces
-    places += [(at, value) for at, value in donor.scan(TIMER) if timer_parts(at, value)[1] == key]
-    places += [(at, value) for at, value in donor.scan(EXPIRY) if value == key]
-    for place, value in places:
-        donor.delete(place)
-        taker.put(place, value)
-    return [place for place, _ in pieces]
+    pieces = [item for kind in (VALUE, CHUNK, ENTRY) for item in donor.scan(kind + part)]
+    timers = [item for item in donor.scan(TIMER) if timer_parts(*item)[1] == key]
+    expiries = [item for item in donor.scan(EXPIRY) if item[1] == key]
+    records = [] if record is None else [(suffix, record)]
+    for suffix, value in (*records, *pieces, *timers, *expiries):
+        donor.delete(suffix)
+        taker.put(suffix, value)
+    return [suffix for suffix, _ in pieces]

@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from braided.errors import StateValueError
-from braided.store.slots.keys import record_key, timer_key, unwrap, wrap
+from braided.store.slots.layout import CHUNK, ENTRY, VALUE, record_key, timer_key, unwrap, wrap
 from braided.store.slots.slot import SlotState
-from braided.store.variables.layout import CHUNK, ENTRY, VALUE, key_part, variable_place
+from braided.store.variables.layout import key_part, variable_suffix
 
 __all__ = ["OpenKey", "read_record"]
 
@@ -59,7 +59,7 @@ class OpenKey:
     __slots__ = (
         "_before",
         "_is_long",
-        "_place",
+        "_suffix",
         "cells",
         "dirty",
         "ending",
@@ -86,7 +86,7 @@ class OpenKey:
         self.cells: dict[int, Any] = _NO_KEY
         self.timers: set[int] = set()
         self.dirty = False
-        self._place = b""
+        self._suffix = b""
         self._is_long = False
         self._before: list[int] = []
 
@@ -95,14 +95,15 @@ class OpenKey:
         return self.cells is not _NO_KEY
 
     def open(self, slot: SlotState, key: bytes) -> None:
+        """Reads what the slot has of a key, which is at hand from now on."""
         self.slot = slot
         self.key = key
-        self._place, self._is_long = place, is_long = record_key(key)
-        raw = slot.get(place)
+        self._suffix, self._is_long = suffix, is_long = record_key(key)
+        raw = slot.get(suffix)
         if raw is None:
             self._before, self.cells = [], {}
         elif is_long:
-            self._before, self.cells = _decode(unwrap(place, raw)[1])
+            self._before, self.cells = _decode(unwrap(suffix, raw)[1])
         else:
             self._before, self.cells = _decode(raw)
         if self.timers or self._before:
@@ -136,10 +137,10 @@ class OpenKey:
     def _write(self) -> None:
         slot, timers, before = self.slot, self.timers, self._before
         if not self.cells and not timers:
-            slot.delete(self._place)
+            slot.delete(self._suffix)
         else:
             record = _encode((sorted(timers) if timers else [], self.cells))
-            slot.put(self._place, wrap(self.key, record) if self._is_long else record)
+            slot.put(self._suffix, wrap(self.key, record) if self._is_long else record)
         if timers or before:
             for ms in timers.difference(before):
                 slot.put(*timer_key(ms, self.key))
@@ -147,28 +148,28 @@ class OpenKey:
                 if ms not in timers:
                     slot.delete(timer_key(ms, self.key)[0])
 
-    def touch(self, prefix: bytes, place: bytes) -> None:
-        """Says that what lies at a place under a prefix of this key's was written."""
-        own = self.touched.get(prefix)
-        if own is None:
-            own = self.touched[prefix] = {}
-        own[place] = None
+    def touch(self, prefix: bytes, suffix: bytes) -> None:
+        """Says that a suffix, which starts with a prefix of this key's, was written."""
+        written = self.touched.get(prefix)
+        if written is None:
+            written = self.touched[prefix] = {}
+        written[suffix] = None
 
     def entries(self, prefix: bytes, count: int | None = None) -> Iterable[tuple[bytes, bytes]]:
         """What lies in the slot under a prefix of this key's, with the task's changes.
 
         As it is at the call; where there may be much of it, it is read as one goes along.
         """
-        own = self.touched.get(prefix, ())
+        written = self.touched.get(prefix, ())
         if count is not None and count <= _FEW:
-            return self.slot.few_over(prefix, own, count)
-        return self.slot.scan_over(prefix, sorted(own))
+            return self.slot.few_over(prefix, written, count)
+        return self.slot.scan_over(prefix, sorted(written))
 
     def _drop(self, variables: frozenset[int]) -> None:
         for variable in variables:
             for kind in (VALUE, CHUNK, ENTRY):
-                prefix = variable_place(kind, key_part(self.key), variable)
-                for place, _ in list(self.entries(prefix)):
-                    self.slot.delete(place)
+                prefix = variable_suffix(kind, key_part(self.key), variable)
+                for suffix, _ in list(self.entries(prefix)):
+                    self.slot.delete(suffix)
             del self.cells[variable]
         self.dirty = True

@@ -1,11 +1,11 @@
 """Value, list and map state of a key, with Spark's names: what a processor reads and writes.
 
 A variable knows how its values are encoded and nothing of keys; it works on whatever key is open
-(`open_key.py`). Reads touch what is asked for: one entry of a map, not the map. A list grows by
+(open_key.py). Reads touch what is asked for: one entry of a map, not the map. A list grows by
 pieces: what a key appended while it was open is one piece, and the others stay as they are.
 
 With a time to live, every value, entry and piece has its expiry in front. One that has expired is
-not there for any reader. It goes from the slot when a sweep (`expiry.py`) finds the note of its
+not there for any reader. It goes from the slot when a sweep (expiry.py) finds the note of its
 expiry, which is made when something is new, not each time it is written again.
 """
 
@@ -17,17 +17,15 @@ from typing import Any
 
 import msgspec
 
+from braided.store.slots.layout import CHUNK, ENTRY, VALUE
 from braided.store.variables.layout import (
-    CHUNK,
-    ENTRY,
     USER_KEY_BYTES_MAX,
-    VALUE,
-    chunk_place,
-    expiry_place,
+    chunk_suffix,
+    expiry_suffix,
     is_digest,
     key_part,
     user_part,
-    variable_place,
+    variable_suffix,
 )
 from braided.store.variables.open_key import OpenKey
 
@@ -61,10 +59,13 @@ def _stamped(expiry_ms: int, data: bytes) -> bytes:
 
 
 def expiry_of(data: bytes) -> int:
+    """When an entry or a piece with a time to live expires."""
     return int.from_bytes(data[:_EXPIRY_BYTES], "big", signed=True)
 
 
 class _Variable:
+    """What all variables have: the key at hand, their number, and how values are bytes."""
+
     _kind: bytes
 
     def __init__(self, key: OpenKey, number: int, codec: Codec, ttl_ms: int | None) -> None:
@@ -74,18 +75,18 @@ class _Variable:
         self._decode = codec.decode
         self._ttl_ms = ttl_ms
         self._owner: bytes | None = None
-        self._place = b""
+        self._prefix = b""
 
     def _begin(self) -> bytes:
         """What the suffixes of this variable start with for the key at hand."""
         owner = self._key.key
         if owner is not self._owner:
             self._owner = owner
-            self._place = variable_place(self._kind, key_part(owner), self._number)
-        return self._place
+            self._prefix = variable_suffix(self._kind, key_part(owner), self._number)
+        return self._prefix
 
-    def _note(self, expiry_ms: int, place: bytes) -> None:
-        self._key.slot.put(expiry_place(expiry_ms, place), self._key.key)
+    def _note(self, expiry_ms: int, suffix: bytes) -> None:
+        self._key.slot.put(expiry_suffix(expiry_ms, suffix), self._key.key)
 
 
 class ValueVariable(_Variable):
@@ -183,7 +184,7 @@ class ListVariable(_Variable):
         if cell is not None:
             prefix = self._begin()
             for number in range(*cell):
-                key.slot.delete(chunk_place(prefix, number))
+                key.slot.delete(chunk_suffix(prefix, number))
             key.dirty = True
 
     def _check(self, values: list[bytes]) -> None:
@@ -202,13 +203,13 @@ class ListVariable(_Variable):
             return
         key = self._key
         first, last = key.cells.get(self._number) or (0, 0)
-        place = chunk_place(self._begin(), last)
+        suffix = chunk_suffix(self._begin(), last)
         data = _encode(self._appended)
         if self._ttl_ms is not None:
             expiry_ms = key.now_ms + self._ttl_ms
             data = _stamped(expiry_ms, data)
-            self._note(expiry_ms, place)
-        key.slot.put(place, data)
+            self._note(expiry_ms, suffix)
+        key.slot.put(suffix, data)
         key.cells[self._number] = [first, last + 1]
         key.dirty = True
         self._appended.clear()
@@ -218,7 +219,7 @@ class ListVariable(_Variable):
         key, prefix, expires = self._key, self._begin(), self._ttl_ms is not None
         get = key.slot.get
         for number in range(*key.cells[self._number]):
-            data = get(chunk_place(prefix, number))
+            data = get(chunk_suffix(prefix, number))
             if data is None:
                 continue  # swept
             if expires:
@@ -232,7 +233,7 @@ class MapVariable(_Variable):
     """Values by a key of the user's."""
 
     _kind = ENTRY
-    _made: Callable[[Any], Any] | None = None
+    _convert: Callable[[Any], Any] | None = None
     """What `getValue` makes of a value, if that is not the value itself."""
 
     def __init__(
@@ -259,12 +260,12 @@ class MapVariable(_Variable):
         if data is None:
             return None
         if is_long or self._ttl_ms is not None:
-            found = self._read(part, data)
-            if found is None:
+            entry = self._read(part, data)
+            if entry is None:
                 return None
-            data = found[1]
+            data = entry[1]
         value = self._decode(data)
-        return value if self._made is None else self._made(value)
+        return value if self._convert is None else self._convert(value)
 
     def containsKey(self, key: Any) -> bool:
         part = user_part(self._encode_key(key))
@@ -279,16 +280,16 @@ class MapVariable(_Variable):
             data = _encode((part, data))
             part = user_part(part)
         open_key, prefix = self._key, self._begin()
-        slot, place = open_key.slot, prefix + part
+        slot, suffix = open_key.slot, prefix + part
         count = open_key.cells.get(self._number, 0)
-        is_new = not count or slot.get(place) is None
+        is_new = not count or slot.get(suffix) is None
         if self._ttl_ms is not None:
             expiry_ms = open_key.now_ms + self._ttl_ms
             data = _stamped(expiry_ms, data)
             if is_new:
-                self._note(expiry_ms, place)
-        slot.put(place, data)
-        open_key.touch(prefix, place)
+                self._note(expiry_ms, suffix)
+        slot.put(suffix, data)
+        open_key.touch(prefix, suffix)
         if is_new:
             open_key.cells[self._number] = count + 1
             open_key.dirty = True
@@ -306,26 +307,26 @@ class MapVariable(_Variable):
         return (decode(value) for _, value in self._entries())
 
     def removeKey(self, key: Any) -> None:
-        place = self._begin() + user_part(self._encode_key(key))
+        suffix = self._begin() + user_part(self._encode_key(key))
         open_key = self._key
         count = open_key.cells.get(self._number)
-        if count and open_key.slot.get(place) is not None:
-            self._remove(place, count)
+        if count and open_key.slot.get(suffix) is not None:
+            self._remove(suffix, count)
 
     def clear(self) -> None:
         open_key = self._key
         count = open_key.cells.pop(self._number, None)
         if count:
             prefix = self._begin()
-            for place, _ in open_key.entries(prefix, count):
-                open_key.slot.delete(place)
-                open_key.touch(prefix, place)
+            for suffix, _ in open_key.entries(prefix, count):
+                open_key.slot.delete(suffix)
+                open_key.touch(prefix, suffix)
             open_key.dirty = True
 
-    def _remove(self, place: bytes, count: int) -> None:
+    def _remove(self, suffix: bytes, count: int) -> None:
         open_key = self._key
-        open_key.slot.delete(place)
-        open_key.touch(self._begin(), place)
+        open_key.slot.delete(suffix)
+        open_key.touch(self._begin(), suffix)
         if count == 1:
             del open_key.cells[self._number]
         else:
@@ -338,9 +339,9 @@ class MapVariable(_Variable):
         if not count:
             return iter(())
         prefix = self._begin()
-        found = self._key.entries(prefix, count)
+        entries = self._key.entries(prefix, count)
         cut = len(prefix)
-        return filter(None, (self._read(place[cut:], data) for place, data in found))
+        return filter(None, (self._read(suffix[cut:], data) for suffix, data in entries))
 
     def _read(self, part: bytes, data: bytes) -> tuple[bytes, bytes] | None:
         """The key and the value of an entry; None if it has expired."""

@@ -4,15 +4,10 @@ Spark groups null with null, NaN with NaN and -0.0 with 0.0. A key is stored as 
 of its columns' physical values (timestamps and dates as integers, decimals as text, structs and
 lists as arrays), with floats brought to one NaN and one zero: one key, one byte string, and the
 values can be read back. Conversion works on whole Arrow columns; only the last step is per key.
-
-The suffix of a key in a slot's map is its kind and these bytes, or a digest of them when they
-are too long for LMDB; then the stored value carries the full key.
 """
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -25,28 +20,7 @@ import pyarrow.compute as pc
 
 from braided.errors import UnsupportedError
 
-__all__ = [
-    "RECORD",
-    "RECORD_LONG",
-    "SUFFIX_BYTES_MAX",
-    "TIMER",
-    "KeyCodec",
-    "from_plain",
-    "record_key",
-    "suffix",
-    "timer_bound",
-    "timer_key",
-    "timer_ms",
-    "timer_parts",
-    "to_plain",
-    "unwrap",
-    "wrap",
-]
-
-SUFFIX_BYTES_MAX = 480  # of the 511 LMDB allows; the rest is operator, slot and headroom
-RECORD, RECORD_LONG, TIMER = b"k", b"K", b"t"
-_DIGEST_BYTES = 32
-_TIMER_SHORT, _TIMER_LONG = b"\x00", b"\x01"
+__all__ = ["KeyCodec", "from_plain", "to_plain"]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -237,63 +211,3 @@ def _differs(column: pa.Array) -> npt.NDArray[np.bool_]:
         both = valid[1:] & valid[:-1]
         unequal = np.where(both, unequal, valid[1:] != valid[:-1])
     return np.asarray(unequal)
-
-
-# --- suffixes in a slot's map -----------------------------------------------------------------
-
-
-def suffix(kind: bytes, key: bytes, before: bytes = b"") -> tuple[bytes, bool]:
-    """Where a key of this kind lies; True if only its digest does, and the value has the key."""
-    if len(kind) + len(before) + len(key) <= SUFFIX_BYTES_MAX:
-        return kind + before + key, False
-    return kind.upper() + before + _digest(key), True
-
-
-def record_key(key: bytes) -> tuple[bytes, bool]:
-    """The suffix of a key's state record, and whether its value must be wrapped."""
-    if len(key) < SUFFIX_BYTES_MAX:
-        return b"k" + key, False
-    return b"K" + _digest(key), True
-
-
-def wrap(key: bytes, value: bytes) -> bytes:
-    """A value that lies under a digest: the full key goes with it."""
-    return struct.pack("<I", len(key)) + key + value
-
-
-def unwrap(place: bytes, stored: bytes) -> tuple[bytes, bytes]:
-    """The full key and the value of a record found under this suffix."""
-    if place[:1] == RECORD:
-        return place[1:], stored
-    end = 4 + int(struct.unpack_from("<I", stored)[0])
-    return stored[4:end], stored[end:]
-
-
-def timer_key(ms: int, key: bytes) -> tuple[bytes, bytes]:
-    """The suffix and the value of a timer.
-
-    All timers are of one kind, long keys too, so that the first suffix of that kind is the next
-    timer due; the value says whether the key or its digest follows the time.
-    """
-    if len(key) <= SUFFIX_BYTES_MAX - 9:
-        return timer_bound(ms) + key, _TIMER_SHORT
-    return timer_bound(ms) + _digest(key), _TIMER_LONG + key
-
-
-def timer_bound(ms: int) -> bytes:
-    """What every timer of this millisecond starts with: a bound for ordered scans."""
-    return TIMER + (ms + 2**63).to_bytes(8, "big")
-
-
-def timer_ms(place: bytes) -> int:
-    """When the timer under this suffix is due."""
-    return int.from_bytes(place[1:9], "big") - 2**63
-
-
-def timer_parts(place: bytes, stored: bytes) -> tuple[int, bytes]:
-    """When the timer is due, and the full key it belongs to."""
-    return timer_ms(place), place[9:] if stored == _TIMER_SHORT else stored[1:]
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()

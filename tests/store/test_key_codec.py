@@ -15,18 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from braided.errors import UnsupportedError
-from braided.store.slots.keys import (
-    SUFFIX_BYTES_MAX,
-    KeyCodec,
-    record_key,
-    suffix,
-    timer_bound,
-    timer_key,
-    timer_ms,
-    timer_parts,
-    unwrap,
-    wrap,
-)
+from braided.store.slots.key_codec import KeyCodec
 
 # The first text that Hypothesis draws builds its table of characters, which takes seconds.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -175,44 +164,3 @@ def test_map_keys_are_refused_by_column(kind: pa.DataType) -> None:
 def test_types_without_a_python_value_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="'i'"):
         KeyCodec(pa.schema([("i", pa.month_day_nano_interval())]))
-
-
-# --- suffixes ---------------------------------------------------------------------------------
-
-lengths = st.sampled_from([0, 1, 32, 470, 471, 472, 478, 479, 480, 481, 5000])
-keys_of_any_length = st.builds(lambda n, fill: bytes([fill]) * n, lengths, st.integers(0, 255))
-times = st.integers(-(2**63), 2**63 - 1)
-
-
-@unhurried
-@given(keys_of_any_length, st.binary())
-def test_a_record_is_found_with_its_full_key(key: bytes, value: bytes) -> None:
-    place, is_long = record_key(key)
-    assert len(place) <= SUFFIX_BYTES_MAX
-    assert (place, is_long) == suffix(b"k", key)
-    stored = wrap(key, value) if is_long else value
-    assert unwrap(place, stored) == (key, value)
-    assert place[:1] == (b"K" if is_long else b"k")
-
-
-@unhurried
-@given(times, keys_of_any_length)
-def test_a_timer_tells_its_time_and_full_key(ms: int, key: bytes) -> None:
-    place, stored = timer_key(ms, key)
-    assert len(place) <= SUFFIX_BYTES_MAX
-    assert place[:1] == b"t"
-    assert timer_ms(place) == ms
-    assert timer_parts(place, stored) == (ms, key)
-
-
-@unhurried
-@given(times, keys_of_any_length, times, keys_of_any_length)
-def test_timers_are_ordered_by_time(ms: int, key: bytes, later: int, other: bytes) -> None:
-    if ms < later:
-        assert timer_key(ms, key)[0] < timer_bound(later) <= timer_key(later, other)[0]
-
-
-def test_long_keys_with_equal_starts_have_places_of_their_own() -> None:
-    places = {record_key(b"x" * 1000 + bytes([i]))[0] for i in range(256)}
-    assert len(places) == 256
-    assert suffix(b"k", b"x" * 500, b"before")[0].startswith(b"Kbefore")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from braided.api.destination import local_path
 from braided.errors import UnsupportedError
+from braided.sinks.paths import local_path
 
 
 @pytest.mark.parametrize(

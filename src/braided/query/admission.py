@@ -1,0 +1,78 @@
+"""The first step of a batch: when it is, and by which tables it will run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from braided.control.measure.estimator import Estimator
+from braided.control.routing.table import RoutingTable
+from braided.query.version import Version
+from braided.spark.offset_log import BatchTimes, SparkLog
+from braided.spark.tick import Bell
+from braided.steering.arriving import input_size
+from braided.steering.commands import Commands
+from braided.steering.control_thread import ControlThread
+from braided.tasks.failure import is_interrupt
+
+__all__ = ["Admission", "Admitted"]
+
+log = logging.getLogger("braided")
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A batch that is about to run."""
+
+    batch: int
+    times: BatchTimes
+    tables: Mapping[str, RoutingTable]
+    cut: int | None
+    """Rows for each channel to process; the rest is carried."""
+
+
+class Admission:
+    """Answers the bell, and takes what users and the controller have asked for meanwhile."""
+
+    def __init__(
+        self,
+        spark_log: SparkLog,
+        bell: Bell,
+        commands: Commands,
+        control: ControlThread,
+        estimator: Estimator,
+    ) -> None:
+        self._spark_log = spark_log
+        self._bell = bell
+        self._commands = commands
+        self._control = control
+        self._estimator = estimator
+
+    def admit(self, df: DataFrame, batch: int, before: Version) -> Admitted:
+        self._bell.answer(self._spark_log.tick(batch))
+        cut = self._commands.cut()
+        times = self._spark_log.times(batch)
+        channels_least = self._foreseen(df, batch, times)
+        tables = self._commands.take(self._estimator.load, channels_least)
+        if cut is not None:
+            # Rows that are left for the next batch must not find their timers fired.
+            times = BatchTimes(times.batch_time_ms, before.watermark_ms)
+        return Admitted(batch, times, tables, cut)
+
+    def _foreseen(self, df: DataFrame, batch: int, times: BatchTimes) -> Mapping[str, int]:
+        """Channels that a batch should have, by the size of its input; a batch does without an
+        answer, whatever the reason.
+        """
+        try:
+            if not self._control.foresees:
+                return {}
+            size = input_size(df, self._spark_log, batch)
+            return self._control.foresee(batch, size, times.batch_time_ms)
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            log.warning("batch %d keeps its channels, its input was not sized: %s", batch, error)
+            return {}

@@ -1,0 +1,80 @@
+"""What is done when a batch is published, before Spark asks for the next one."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from braided.control.measure.estimator import Estimator
+from braided.control.routing.table import moves
+from braided.flow.graph import Flow
+from braided.query.due import next_alarm
+from braided.query.first_states import FirstStates
+from braided.query.progress import StepTimes, section
+from braided.query.version import Version
+from braided.spark.offset_log import SparkLog
+from braided.spark.tick import Bell
+from braided.steering.commands import Commands
+from braided.steering.control_thread import CommittedBatch, ControlThread
+from braided.steering.sampling import totals_of
+from braided.store.history.garbage import Collector
+from braided.tasks.outcome import Outcome
+
+__all__ = ["BetweenBatches"]
+
+
+class BetweenBatches:
+    """Measures, puts commands behind it that took effect, and asks for the next batch."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        first_states: FirstStates,
+        spark_log: SparkLog,
+        bell: Bell,
+        commands: Commands,
+        estimator: Estimator,
+        control: ControlThread,
+        collector: Collector,
+        empty_batches: bool,
+    ) -> None:
+        self._flow = flow
+        self._first_states = first_states
+        self._spark_log = spark_log
+        self._bell = bell
+        self._commands = commands
+        self._estimator = estimator
+        self._control = control
+        self._collector = collector
+        self._empty_batches = empty_batches
+
+    def settle(
+        self, outcome: Outcome, before: Version, after: Version, steps: StepTimes
+    ) -> dict[str, Any]:
+        """What the batch shows of itself, once all that follows from it is done."""
+        self._commands.done(after.tables)
+        self._estimator.add(totals_of(outcome))
+        self.ask_for_next(after, self._spark_log.had_input(outcome.batch))
+        self._collector.collect(after.batch)
+        moved = {name: len(moves(before.tables[name], after.tables[name])) for name in after.tables}
+        loads = {name: self._estimator.load(name) for name in after.tables}
+        content = section(after.view, after.tables, outcome.reports, moved, loads, steps)
+        return {**content, "control": self._control.summary()}
+
+    def hand_over(self, outcome: Outcome, after: Version) -> None:
+        """Leaves the batch with the controller, which makes up its mind in a thread of its own,
+        while Spark finds out what the next batch is.
+        """
+        batch = CommittedBatch(outcome, after.view, time.time(), self._estimator.loads())
+        self._control.see(batch)
+
+    def ask_for_next(self, version: Version, had_input: bool) -> None:
+        """Rings the bell if there is something to do without input, now or later; `had_input` is
+        whether the newest batch took anything in.
+        """
+        now, due_ms = next_alarm(
+            self._flow, version.view, version.watermark_ms, had_input, self._empty_batches
+        )
+        if now or version.view.carry or self._first_states.are_due(version.view):
+            self._bell.ring()
+        self._bell.set_due(due_ms)

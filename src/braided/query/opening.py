@@ -1,0 +1,339 @@
+"""Opens a query: takes its checkpoint, sees that the flow fits it, and puts its parts together."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from braided.control.measure.estimator import Estimator
+from braided.control.routing.table import RoutingTable
+from braided.flow.graph import Flow
+from braided.flow.inputs import Inputs
+from braided.flow.key_hashes import KeyHashes
+from braided.options import Options
+from braided.query.admission import Admission
+from braided.query.between_batches import BetweenBatches
+from braided.query.checkpoint import fit, open_view
+from braided.query.commit import CONTROL, Committer
+from braided.query.engine import BatchSteps, Engine
+from braided.query.first_states import FirstStates
+from braided.query.gate import Gate
+from braided.query.outputs import Outputs
+from braided.query.plan import FlowPlan
+from braided.query.processing import Processing
+from braided.query.progress import ProgressLog, StepTimes, section
+from braided.query.stored_tables import table_of
+from braided.query.version import Version
+from braided.sinks.base import Sink, SinkSetting
+from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
+from braided.spark.offset_log import SparkLog
+from braided.spark.query_handle import QueryHandle
+from braided.spark.tick import Bell
+from braided.steering.commands import Commands
+from braided.steering.control_thread import ControlThread
+from braided.steering.event_log import EventLog
+from braided.steering.policies import policies_of
+from braided.steering.reserve import Reserve
+from braided.steering.sampling import COLD_BATCHES, Sampler
+from braided.store.durable.files import Files, checkpoint_files
+from braided.store.durable.lease import Lease
+from braided.store.history.garbage import Collector
+from braided.store.history.manifest import OperatorMeta, OperatorVersion, Prepared, View
+from braided.store.history.manifest_log import ManifestLog
+from braided.store.slots.channel_state import SnapshotLimits
+from braided.store.slots.lmdb_cache import claim, host_directory
+from braided.tasks.first_state import FirstState
+from braided.tasks.reports import ChannelReport, ReportBox
+from braided.tasks.state_location import StateLocation
+
+__all__ = ["OpenCheckpoint", "OpenQuery", "open_query"]
+
+
+@dataclass(frozen=True)
+class OpenCheckpoint:
+    """A checkpoint that this process may write, and that a flow fits."""
+
+    location: str
+    files: Files
+    manifests: ManifestLog
+    spark_log: SparkLog
+    lease: Lease
+    flow_id: str
+    version: Version
+    had_input: bool
+    """Whether the newest batch took anything in."""
+    metas: Mapping[str, OperatorMeta]
+    """The operators as the checkpoint knows them, or will from now on."""
+    imported: Mapping[str, FirstState]
+    """State that was brought in for operators that are new to it."""
+    control_memory: str | None
+    outputs: tuple[Prepared, ...]
+    """What the newest batch prepared for the sinks that the query had then."""
+
+
+@dataclass(frozen=True)
+class OpenQuery:
+    """A query that is ready to be started by Spark."""
+
+    location: str
+    source: DataFrame
+    """What Spark is to read, beside the tick."""
+    bell: Bell
+    engine: Engine
+    commands: Commands
+    reserve: Reserve
+    control: ControlThread
+    stop_timeout_s: float
+
+
+def open_query(
+    flow: Flow,
+    sinks: Sequence[Sink],
+    location: str,
+    options: Options,
+    spark: SparkSession,
+    handle: QueryHandle,
+    interval_s: float = 0.0,
+) -> OpenQuery:
+    """The parts of a query on a checkpoint; nobody else writes it until its engine is closed."""
+    inputs = Inputs(flow.roots, options.order_by)
+    files = checkpoint_files(location)
+    lease = Lease.acquire(files, f"query on {location}")
+    try:
+        checkpoint = _open_checkpoint(location, files, lease, flow, options)
+        return _assemble(checkpoint, flow, inputs, sinks, options, spark, handle, interval_s)
+    except BaseException:
+        lease.release()
+        raise
+
+
+def _open_checkpoint(
+    location: str, files: Files, lease: Lease, flow: Flow, options: Options
+) -> OpenCheckpoint:
+    spark_log, manifests = SparkLog(Path(location)), ManifestLog(files)
+    started = open_view(manifests, spark_log, location)
+    view = started.view
+    watermark_ms, memory = 0, None
+    outputs: tuple[Prepared, ...] = ()
+    if not started.fresh:
+        newest = manifests.read(view.batch)
+        watermark_ms, memory = newest.watermark_ms, newest.extra.get(CONTROL)
+        outputs = newest.outputs
+    metas, imported = _fit(flow, view, files, options)
+    return OpenCheckpoint(
+        location=location,
+        files=files,
+        manifests=manifests,
+        spark_log=spark_log,
+        lease=lease,
+        flow_id=started.flow,
+        version=Version(view, _tables(view, metas, options.channels), watermark_ms),
+        had_input=not started.fresh and spark_log.had_input(view.batch),
+        metas=metas,
+        imported=imported,
+        control_memory=memory,
+        outputs=outputs,
+    )
+
+
+def _fit(
+    flow: Flow, view: View, files: Files, options: Options
+) -> tuple[dict[str, OperatorMeta], dict[str, FirstState]]:
+    """The operators as the checkpoint is to know them, and state that was imported for them."""
+    metas = {
+        step.name: OperatorMeta(
+            ordinal=0,
+            slots=options.slots,
+            key=step.key_schema.simpleString(),
+            state=step.state,
+            codec=step.codec,
+            time_mode=step.time_mode,
+        )
+        for step in flow.steps
+    }
+    continued = {step.name: step.continued for step in flow.steps}
+    slots_asked = options.slots if "slots" in options.given else None
+    fitted = fit(view, metas, continued, slots_asked)
+    imported = {}
+    for step in flow.steps:
+        if step.name in view.operators:
+            continue
+        state = step.imported(files, fitted[step.name])
+        if state is not None:
+            fitted[step.name], imported[step.name] = state
+    return fitted, imported
+
+
+def _tables(
+    view: View, metas: Mapping[str, OperatorMeta], channels: int
+) -> dict[str, RoutingTable]:
+    """The tables in effect, and first ones for operators that are new."""
+    tables = {}
+    for name, meta in metas.items():
+        operator = view.operators.get(name)
+        tables[name] = (
+            RoutingTable.initial(meta.slots, min(channels, meta.slots))
+            if operator is None
+            else table_of(operator)
+        )
+    return tables
+
+
+def _assemble(
+    checkpoint: OpenCheckpoint,
+    flow: Flow,
+    inputs: Inputs,
+    sinks: Sequence[Sink],
+    options: Options,
+    spark: SparkSession,
+    handle: QueryHandle,
+    interval_s: float,
+) -> OpenQuery:
+    version, spark_log, metas = checkpoint.version, checkpoint.spark_log, checkpoint.metas
+    box = ReportBox(spark.sparkContext)
+    location = _state_location(checkpoint, options, spark)
+    divert = options.on_error == "divert"
+    plan = FlowPlan(
+        flow, inputs, metas, options.order_preserving, location, box.accumulator, divert
+    )
+    planned = spark_log.last_offset()
+    bell = Bell() if planned is None else Bell(spark_log.tick(planned))
+    commands, reserve = Commands(version.tables, bell), Reserve(spark)
+    control = _control_thread(
+        checkpoint, flow, options, spark, handle, interval_s, commands, reserve
+    )
+    slots = {name: meta.slots for name, meta in metas.items()}
+    estimator = Estimator(options.window_batches, slots, COLD_BATCHES)
+    progress = ProgressLog(control)
+    progress.first = {**_section_before(version, metas, estimator), "control": control.summary()}
+    collector = Collector(checkpoint.files, checkpoint.manifests, options.retained_manifests)
+    collector.collect_orphans()
+    outputs = Outputs(flow.ends, _open_sinks(sinks, checkpoint, spark))
+    gate = Gate()
+    first_states = FirstStates(flow.steps, metas, checkpoint.imported, checkpoint.files.root)
+    steps = BatchSteps(
+        Admission(spark_log, bell, commands, control, estimator),
+        Processing(flow, plan, metas, first_states, outputs, box, gate),
+        Committer(
+            checkpoint.manifests,
+            checkpoint.lease,
+            checkpoint.flow_id,
+            checkpoint.location,
+            options.full_manifest_every,
+        ),
+        outputs,
+        BetweenBatches(
+            flow,
+            first_states,
+            spark_log,
+            bell,
+            commands,
+            estimator,
+            control,
+            collector,
+            _runs_empty_batches(spark),
+        ),
+    )
+    # A stop may have come between a batch and the one that its watermark asked for.
+    steps.between.ask_for_next(version, checkpoint.had_input)
+    arriving = [step.arriving for step in flow.steps]
+    engine = Engine(
+        checkpoint.location,
+        version,
+        steps,
+        arriving,
+        progress,
+        gate,
+        handle,
+        control,
+        bell,
+        checkpoint.lease,
+    )
+    return OpenQuery(
+        checkpoint.location,
+        inputs.joined(),
+        bell,
+        engine,
+        commands,
+        reserve,
+        control,
+        options.stop_timeout_s,
+    )
+
+
+def _state_location(
+    checkpoint: OpenCheckpoint, options: Options, spark: SparkSession
+) -> StateLocation:
+    """Where tasks find the state; the host's cache is ours from here on."""
+    base = options.cache_dir or spark.conf.get("spark.local.dir", None) or tempfile.gettempdir()
+    claim(host_directory(Path(base), checkpoint.flow_id), checkpoint.files.root)
+    limits = SnapshotLimits(
+        snapshot_min_bytes=options.snapshot_min_bytes,
+        snapshot_factor=options.snapshot_factor,
+        snapshots_per_task=options.snapshot_per_task,
+    )
+    return StateLocation(checkpoint.flow_id, checkpoint.files.root, base, limits)
+
+
+def _open_sinks(
+    sinks: Sequence[Sink], checkpoint: OpenCheckpoint, spark: SparkSession
+) -> list[NamedSink]:
+    """The sinks, by what the checkpoint calls them."""
+    batch, outputs = checkpoint.version.batch, checkpoint.outputs
+    named = name_sinks(sinks, outputs)
+    if checkpoint.spark_log.last_commit() != batch:  # it will be redelivered
+        refuse_lost_output(batch, outputs, named)
+    for each in named:
+        identity = f"{checkpoint.flow_id}/{each.name}"
+        each.sink.open(SinkSetting(spark, checkpoint.files, batch, identity))
+    return named
+
+
+def _control_thread(
+    checkpoint: OpenCheckpoint,
+    flow: Flow,
+    options: Options,
+    spark: SparkSession,
+    handle: QueryHandle,
+    interval_s: float,
+    commands: Commands,
+    reserve: Reserve,
+) -> ControlThread:
+    context = spark.sparkContext
+    parallelism = context.defaultParallelism
+    cores = context.getConf().get("spark.executor.cores", None)
+    return ControlThread(
+        policies_of(options, parallelism, int(cores or parallelism)),
+        checkpoint.control_memory,
+        Sampler(flow, interval_s),
+        EventLog(Path(checkpoint.files.root)),
+        commands,
+        reserve,
+        KeyHashes(spark, flow.steps),
+        handle,
+    )
+
+
+def _section_before(
+    version: Version, metas: Mapping[str, OperatorMeta], estimator: Estimator
+) -> dict[str, object]:
+    """The section of a progress that comes before any batch."""
+    view = version.view
+    operators = {
+        name: view.operators.get(name) or OperatorVersion.empty(meta)
+        for name, meta in metas.items()
+    }
+    shown = View(view.flow, view.batch, operators, view.carry)
+    nothing: dict[str, list[ChannelReport]] = {name: [] for name in operators}
+    loads = {name: estimator.load(name) for name in operators}
+    return section(shown, version.tables, nothing, {}, loads, StepTimes())
+
+
+def _runs_empty_batches(spark: SparkSession) -> bool:
+    """Whether there are batches for the sake of the watermark alone, as Spark is told."""
+    setting = spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled", "true")
+    return str(setting).lower() == "true"

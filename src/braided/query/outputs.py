@@ -1,0 +1,51 @@
+"""The outputs of a query: which sink gets the rows of which end of the flow, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from braided import failpoints
+from braided.flow.graph import Node
+from braided.query.plan import BatchFrames
+from braided.query.progress import StepTimes
+from braided.sinks.identity import NamedSink
+from braided.store.history.manifest import Prepared
+
+__all__ = ["Outputs"]
+
+
+class Outputs:
+    """The sinks, each with the end of the flow that it writes."""
+
+    def __init__(self, ends: Sequence[Node], sinks: Sequence[NamedSink]) -> None:
+        self._ends = tuple(zip(ends, sinks, strict=True))
+        self._sinks = {named.name: named.sink for named in sinks}
+        self._published: tuple[Prepared, ...] = ()
+
+    def prepare(self, frames: BatchFrames, attempt: str, steps: StepTimes) -> tuple[Prepared, ...]:
+        """Computes what each sink gets and leaves it where no reader looks."""
+        prepared = []
+        for number, (end, named) in enumerate(self._ends):
+            if number:
+                failpoints.reach("between-prepares")
+            with steps.step("route"):
+                frame = frames.output(end)
+            with steps.step("process"):
+                prepared.append(named.prepare(frame, f"{attempt}-{number}"))
+        return tuple(prepared)
+
+    def forget_published(self, committed: tuple[Prepared, ...]) -> None:
+        """A newer batch is committed: Spark has recorded the one before it, so nobody asks for
+        that one's output again.
+        """
+        for output in self._published:
+            self._sinks[output.sink].discard(output.entries)
+        self._published = committed
+
+    def publish(self, spark: SparkSession, batch: int, outputs: tuple[Prepared, ...]) -> None:
+        for number, output in enumerate(outputs):
+            if number:
+                failpoints.reach("between-sinks")
+            self._sinks[output.sink].publish(spark, batch, output.entries)

@@ -1,0 +1,155 @@
+"""A batch from its input to its outcome: planned, run in tasks, and reported; nothing counts yet.
+
+A worker process that dies, and attempts of one channel that disagree, cost a try and not the query.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+
+from braided import failpoints
+from braided.control.routing.pins import moved_keys
+from braided.control.routing.table import RoutingTable
+from braided.errors import ChannelMissingError, NondeterministicBatchError, WorkerLostError
+from braided.flow.graph import Flow
+from braided.query.admission import Admitted
+from braided.query.due import due_slots
+from braided.query.first_states import FirstStates
+from braided.query.gate import Gate
+from braided.query.outputs import Outputs
+from braided.query.plan import FlowPlan
+from braided.query.progress import StepTimes
+from braided.query.version import Version
+from braided.store.history.manifest import CarryFile, OperatorMeta, Prepared
+from braided.tasks.failure import from_worker, is_lost_worker
+from braided.tasks.outcome import Outcome
+from braided.tasks.reports import ReportBox
+from braided.tasks.spec import BatchSpec, Rehousing
+
+__all__ = ["Processing"]
+
+TRIES = 3
+"""How often a batch is run when workers die or attempts disagree."""
+
+log = logging.getLogger("braided")
+
+
+class Processing:
+    """Runs the tasks of batches."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        plan: FlowPlan,
+        metas: Mapping[str, OperatorMeta],
+        first_states: FirstStates,
+        outputs: Outputs,
+        box: ReportBox,
+        gate: Gate,
+    ) -> None:
+        self._flow = flow
+        self._plan = plan
+        self._metas = metas
+        self._first_states = first_states
+        self._outputs = outputs
+        self._box = box
+        self._gate = gate
+
+    def process(
+        self, df: DataFrame, admitted: Admitted, before: Version, steps: StepTimes
+    ) -> Outcome:
+        batch, times, tables = admitted.batch, admitted.times, admitted.tables
+        initial = self._first_states.write(before.view, batch, times)
+        spec = BatchSpec(
+            token="",
+            batch=batch,
+            batch_time_ms=times.batch_time_ms,
+            watermark_ms=times.watermark_ms,
+            late_watermark_ms=before.watermark_ms,
+            due=due_slots(self._flow, before.view, tables, times, initial),
+            cut=admitted.cut,
+            rehoused=_rehoused(before.tables, tables),
+            initial={name: state.runs for name, state in initial.items()},
+            failpoint=failpoints.armed(),
+        )
+        channels = {name: table.channels for name, table in tables.items()}
+        for attempt in range(1, TRIES + 1):
+            spec = spec.of_try(uuid.uuid4().hex[:12])
+            try:
+                outputs, fed_back = self._run(df, spec, tables, before, steps)
+                reports = self._box.take(spec.token, channels)
+                break
+            except (NondeterministicBatchError, ChannelMissingError) as error:
+                if attempt == TRIES:
+                    raise
+                log.warning("batch %d runs again: %s", batch, error)
+            except Exception as error:
+                lost = is_lost_worker(error) and from_worker(error) is None
+                if not lost or self._gate.stopping:
+                    raise
+                if attempt == TRIES:
+                    raise WorkerLostError(
+                        f"a worker process died {TRIES} times in batch {batch}, which is not "
+                        f"committed, with operators {', '.join(tables)}: it was out of memory, or "
+                        "crashed in native code. Spark's log has the executor's last words"
+                    ) from error
+                log.warning("batch %d runs again: a worker process was lost", batch)
+        return Outcome(
+            batch=batch,
+            batch_time_ms=times.batch_time_ms,
+            watermark_ms=times.watermark_ms,
+            metas=self._metas,
+            tables=tables,
+            reports=reports,
+            outputs=outputs,
+            fed_back=fed_back,
+            initial=initial,
+        )
+
+    def _run(
+        self,
+        df: DataFrame,
+        spec: BatchSpec,
+        tables: Mapping[str, RoutingTable],
+        before: Version,
+        steps: StepTimes,
+    ) -> tuple[tuple[Prepared, ...], list[CarryFile]]:
+        """One try of a batch: what the sinks will publish, and what comes in again."""
+        attempt = f"{spec.batch}-{spec.token}"
+
+        def compute(frame: DataFrame) -> None:
+            with steps.step("process"):
+                frame.write.format("noop").mode("overwrite").save()
+
+        with steps.step("route"):
+            failpoints.reach("before-routing")
+            df.sparkSession.sparkContext.setJobDescription(f"braided batch {spec.batch}")
+            frames = self._plan.frames(
+                df, spec, tables, before.view.carry, before.watermark_ms, compute
+            )
+        try:
+            outputs = self._outputs.prepare(frames, attempt, steps)
+            with steps.step("process"):
+                fed_back = frames.fed_back(attempt)
+        finally:
+            frames.close()
+        return outputs, fed_back
+
+
+def _rehoused(
+    before: Mapping[str, RoutingTable], after: Mapping[str, RoutingTable]
+) -> dict[str, dict[int, list[Rehousing]]]:
+    """The keys that change slots, by operator and by the channel that has both slots."""
+    rehoused: dict[str, dict[int, list[Rehousing]]] = {}
+    for name, table in after.items():
+        for moved in moved_keys(before[name], table):
+            by_channel = rehoused.setdefault(name, {})
+            channel = int(table.slots[moved.taker])
+            by_channel.setdefault(channel, []).append(
+                Rehousing(moved.key, moved.donor, moved.taker)
+            )
+    return rehoused
