@@ -48,8 +48,8 @@ MAY_IMPORT: dict[str, str] = {
     "kinds": "errors failpoints store control operator spark tasks flow",
     "sinks": "errors failpoints store spark",
     "inspect": "errors store tasks flow kinds",
-    "steering": "store control options spark tasks flow",
-    "query": "errors failpoints store control options spark tasks flow kinds sinks steering",
+    "steering": "store control options spark tasks flow kinds",
+    "query": "errors failpoints store control options spark tasks flow sinks steering",
     "api": "errors store control options operator dict_functions spark tasks flow kinds sinks"
     " inspect query",
     "testing": "errors failpoints store control operator spark tasks flow kinds query api",
@@ -80,7 +80,8 @@ BELOW_MODULES = ("py4j", "pyspark.sql.classic")
 BELOW_NAMES = ("_gateway", "_jc", "_jdf", "_jreader", "_jsc", "_jsparkSession", "_jsq", "_jvm")
 BELOW_SPARK = {
     "api.aggregates": "reads a column's text to find session windows",
-    "api.stream": "looks into a plan for event time, and reads a column's text",
+    "api.grouping": "reads a column's text to find plain names",
+    "api.stream": "looks into a plan for event time",
     "flow.route": "keeps lists of JVM columns from batch to batch",
     "flow.stateless": "reads a column's text to find stars",
     "kinds.aggregate.aggregation": "hands columns and frames on to spark/catalyst.py",
