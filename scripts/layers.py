@@ -1,84 +1,321 @@
-"""The layer rule: control/, state/ and sim/ never import Spark, nor the layers that do.
+"""The rule of the house: which package may import which, and what stays where.
 
-Imports are read, not run, wherever they stand in a file, and followed through the modules of this
-package: state/ may not import something that imports pyspark either. The package's own
-`__init__`, the face that users see, is a way only for who names something in it.
+Four rules, each told with the import that breaks it:
+
+order     a package imports only what its row of `MAY_IMPORT` names; the rows stand low to high
+cycle     in every folder, modules and packages import each other in one direction only
+no Spark  the packages in `PURE` do not reach PySpark or py4j, also not by way of other modules
+below     what PySpark does not show is used in spark/ only, but for what `BELOW_SPARK` excuses
+
+Imports are read, not run, wherever they stand in a file: inside functions, for the type checker
+only, or by name, as a text that `import_module` is given. An `__init__` is a module of its folder
+like the others. The one of the package itself, the face that users see, is a way only for who names
+something in it.
+
+`layers.py` checks, `layers.py --graph` prints the edges between packages, and
+`layers.py --mermaid` prints the picture of the order that docs/architecture.md shows.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import sys
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
-__all__ = ["imports", "main", "modules", "violations"]
+__all__ = ["RULES", "Import", "Rules", "edges", "main", "mermaid", "modules", "violations"]
 
 PACKAGE = "braided"
-PURE = ("control", "sim", "state")
-FORBIDDEN = ("pyspark", "py4j", f"{PACKAGE}.api", f"{PACKAGE}.engine")
+FACE = f"{PACKAGE} (its face)"
+"""The package's own `__init__`, in the table of who may import whom."""
+
+MAY_IMPORT: dict[str, str] = {
+    "errors": "",
+    "failpoints": "",
+    "store": "errors failpoints",
+    "control": "",
+    "sim": "control",
+    "options": "errors control",
+    "operator": "errors store",
+    "dict_functions": "errors operator",
+    "spark": "errors store",
+    "tasks": "errors failpoints store control spark",
+    "flow": "errors store control spark tasks",
+    "kinds": "errors failpoints store control operator spark tasks flow",
+    "sinks": "errors failpoints store spark",
+    "inspect": "errors store tasks flow kinds",
+    "steering": "store control options spark tasks flow kinds",
+    "query": "errors failpoints store control options spark tasks flow sinks steering",
+    "api": "errors store control options operator dict_functions spark tasks flow kinds sinks"
+    " inspect query",
+    "testing": "errors failpoints store control operator spark tasks flow kinds query api",
+    FACE: "errors operator dict_functions api testing",
+    "workloads": "operator",
+    "bench": f"errors control sim operator {PACKAGE}",
+    "cli": f"errors store control sim kinds inspect api workloads bench {PACKAGE}",
+}
+"""Each package and module of the top level, low to high, and what it may import."""
+
+SPARK = ("pyspark", "py4j")
+SPARK_VALUES = ("pyspark.sql.Row", "pyspark.sql.types")
+"""Rows and types: values that need no Spark that runs."""
+PURE: dict[str, tuple[str, ...]] = {
+    "errors": (),
+    "failpoints": (),
+    "store": (),
+    "control": (),
+    "sim": (),
+    "options": (),
+    "operator": SPARK_VALUES,
+    "dict_functions": SPARK_VALUES,
+}
+"""The packages that are free of Spark, and what of it they may name all the same."""
+
+HOME_BELOW_SPARK = "spark"
+BELOW_MODULES = ("py4j", "pyspark.sql.classic")
+BELOW_NAMES = ("_gateway", "_jc", "_jdf", "_jreader", "_jsc", "_jsparkSession", "_jsq", "_jvm")
+BELOW_SPARK = {
+    "api.aggregates": "reads a column's text to find session windows",
+    "api.grouping": "reads a column's text to find plain names",
+    "api.stream": "looks into a plan for event time",
+    "flow.route": "keeps lists of JVM columns from batch to batch",
+    "flow.stateless": "reads a column's text to find stars",
+    "kinds.aggregate.aggregation": "hands columns and frames on to spark/catalyst.py",
+    "sinks.files": "hands its frame on to spark/jvm.py",
+    "sinks.staged": "hands rows to Spark's memory sink without a way through Python",
+    "steering.arriving": "asks a batch's plan for its size before it runs",
+    "tasks.stage": "makes mapInArrow's function once and not once per batch",
+}
+"""Modules outside of spark/ that use what PySpark does not show, and what for."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is checked; tests have smaller ones."""
+
+    may_import: Mapping[str, str] = field(default_factory=lambda: MAY_IMPORT)
+    pure: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: PURE)
+    below_spark: Mapping[str, str] = field(default_factory=lambda: BELOW_SPARK)
+
+
+RULES = Rules()
+
+
+@dataclass(frozen=True, order=True)
+class Import:
+    """That a module imports another, and where it says so."""
+
+    importer: str
+    target: str
+    place: str
+    implied: bool = False
+    """A package around the module that is named, whose `__init__` runs first."""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.importer} imports {self.target}"
 
 
 def main() -> int:
-    found = list(violations(Path(__file__).resolve().parent.parent / "src"))
-    for chain in found:
-        print(f"layer rule: {' -> '.join(chain)}", file=sys.stderr)
-    if found:
-        print(f"{', '.join(PURE)} stay free of {', '.join(FORBIDDEN)}.", file=sys.stderr)
-    return 1 if found else 0
+    parser = argparse.ArgumentParser(description="Checks which package imports which.")
+    parser.add_argument("--graph", action="store_true", help="print the edges between packages")
+    parser.add_argument("--mermaid", action="store_true", help="print the rule as a picture")
+    arguments = parser.parse_args()
+    source = Path(__file__).resolve().parent.parent / "src"
+    if arguments.mermaid:
+        print(mermaid())
+        return 0
+    if arguments.graph:
+        for package, imported in edges(source).items():
+            counted = ", ".join(f"{name} ({count})" for name, count in imported.items())
+            print(f"{package} -> {counted or 'nothing'}")
+        return 0
+    problems = list(violations(source))
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
 
 
-def violations(source: Path) -> Iterator[list[str]]:
-    """For each module of a pure layer the shortest way to each forbidden one."""
+def violations(source: Path, rules: Rules = RULES) -> Iterator[str]:
+    """Every break of a rule, as a line that says which import, where and which rule."""
     files = modules(source)
-    graph = {name: imports(name, path, files) for name, path in files.items()}
-    for start in sorted(graph):
-        if start.split(".")[1:2] and start.split(".")[1] in PURE:
-            yield from _ways(start, graph)
+    graph = {name: _imports(name, path, files) for name, path in files.items()}
+    yield from _out_of_order(graph, rules)
+    yield from _cycles(graph)
+    yield from _ways_to_spark(graph, rules)
+    yield from _reaches_below(files, graph, rules)
+
+
+def edges(source: Path) -> dict[str, dict[str, int]]:
+    """Which package imports which, low to high, and in how many places."""
+    files = modules(source)
+    counts: dict[str, dict[str, int]] = {name: defaultdict(int) for name in MAY_IMPORT}
+    for name, path in files.items():
+        for each in _imports(name, path, files):
+            importer, target = _package(each.importer), _package(each.target)
+            if each.target in files and not each.implied and importer != target:
+                counts.setdefault(importer, defaultdict(int))[target] += 1
+    low_to_high = {name: number for number, name in enumerate(MAY_IMPORT)}
+    return {
+        importer: dict(sorted(found.items(), key=lambda item: low_to_high.get(item[0], 99)))
+        for importer, found in counts.items()
+    }
+
+
+def mermaid() -> str:
+    """The rule as a Mermaid chart: an arrow for each permission that does not follow from others.
+
+    Round are the packages without Spark; errors and failpoints, below all others, are left out.
+    """
+    allowed = {name: set(_allowed(row)) for name, row in MAY_IMPORT.items()}
+    everywhere = {"errors", "failpoints"}
+    reach: dict[str, set[str]] = {}
+    for name, direct in allowed.items():  # low to high, so what it imports is there
+        reach[name] = direct.union(*(reach[target] for target in direct))
+    lines = ["flowchart TB"]
+    for name, direct in reversed(allowed.items()):
+        below = everywhere.union(*(reach[target] for target in direct))
+        if name == FACE:
+            lines.append(f'  {PACKAGE}["{PACKAGE}/__init__.py"]')
+        elif name not in everywhere:
+            lines.append(f"  {name}([{name}])" if name in PURE else f"  {name}[{name}]")
+        for target in reversed(allowed):
+            if target in direct - below:
+                lines.append(f"  {name} --> {target}".replace(FACE, PACKAGE))
+    return "\n".join(lines)
 
 
 def modules(source: Path) -> dict[str, Path]:
     """Every module of the package, by name."""
-    found = {}
+    files = {}
     for path in sorted((source / PACKAGE).rglob("*.py")):
         parts = path.relative_to(source).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return files
 
 
-def imports(name: str, path: Path, files: dict[str, Path]) -> set[str]:
-    """What a module imports, as module names."""
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
-        if isinstance(node, ast.Import):
-            found |= {_module(alias.name, files) for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node, package)
-            # A name that is no module of ours is something inside the module it comes from.
-            found |= {_module(f"{base}.{alias.name}", files) for alias in node.names}
-        elif isinstance(node, ast.Call) and _is_dynamic(node):
-            named = [str(word.value) for word in node.args if isinstance(word, ast.Constant)]
-            found |= {_module(word, files) for word in named}
-    # Importing a module runs the packages around it; the outermost is exempt, see above.
-    around = {".".join(n.split(".")[:i]) for n in found for i in range(2, n.count(".") + 1)}
-    return (found | {outer for outer in around if outer in files}) - {name}
+# -- the rules ---------------------------------------------------------------------------------
 
 
-def _ways(start: str, graph: dict[str, set[str]]) -> Iterator[list[str]]:
-    waiting, seen = deque([[start]]), {start}
-    while waiting:
-        chain = waiting.popleft()
-        for target in sorted(graph.get(chain[-1], set()) - seen):
+def _out_of_order(graph: Mapping[str, list[Import]], rules: Rules) -> Iterator[str]:
+    seen: set[str] = set()
+    for name, row in rules.may_import.items():
+        for above in [target for target in _allowed(row) if target not in seen]:
+            yield f"order: the row of {name} names {above}, which does not stand below it"
+        seen.add(name)
+    for name in sorted({_package(module) for module in graph} - seen):
+        yield f"order: {name} has no row in MAY_IMPORT: say what it may import"
+    for each in _explicit(graph):
+        importer, target = _package(each.importer), _package(each.target)
+        if importer == target or importer not in seen:
+            continue
+        if target not in _allowed(rules.may_import[importer]):
+            yield f"order: {each}, but {importer} may not import {target}"
+
+
+def _cycles(graph: Mapping[str, list[Import]]) -> Iterator[str]:
+    """One line for each group of siblings that import each other, with a shortest way round."""
+    levels: dict[str, dict[str, dict[str, Import]]] = defaultdict(lambda: defaultdict(dict))
+    for each in _explicit(graph):
+        folder, sibling, other = _siblings(each, graph)
+        if sibling != other:
+            levels[folder][sibling].setdefault(other, each)
+    for folder, siblings in sorted(levels.items()):
+        told: set[str] = set()
+        for start in sorted(siblings):
+            way = _way_round(start, siblings)
+            if way and told.isdisjoint(way):
+                told.update(way)
+                steps = [siblings[a][b] for a, b in zip(way, [*way[1:], start], strict=True)]
+                yield f"cycle: in {folder}: " + "; ".join(map(str, steps))
+
+
+def _ways_to_spark(graph: Mapping[str, list[Import]], rules: Rules) -> Iterator[str]:
+    """For each module that is to be free of Spark the shortest way to it."""
+    for start in sorted(graph):
+        if _package(start) not in rules.pure:
+            continue
+        waiting, seen = deque([[each] for each in graph[start]]), {start}
+        while waiting:
+            way = waiting.popleft()
+            target = way[-1].target
+            if target in seen:
+                continue
             seen.add(target)
-            if any(target == bad or target.startswith(bad + ".") for bad in FORBIDDEN):
-                yield [*chain, target]
-            else:
-                waiting.append([*chain, target])
+            if _is_within(target, SPARK):
+                if _is_within(target, rules.pure[_package(start)]):
+                    continue
+                chain = " -> ".join([start, *(each.target for each in way)])
+                yield f"no Spark: {way[0].place}: {chain}, but {_package(start)} stays free of it"
+                break
+            waiting.extend([*way, each] for each in graph.get(target, []))
 
 
-def _module(name: str, files: dict[str, Path]) -> str:
+def _reaches_below(
+    files: Mapping[str, Path], graph: Mapping[str, list[Import]], rules: Rules
+) -> Iterator[str]:
+    reaching = set()
+    for name, path in files.items():
+        module = name.partition(".")[2]
+        if _package(name) == HOME_BELOW_SPARK:
+            continue
+        uses = [
+            f"{each.place}: {name} imports {each.target}"
+            for each in graph[name]
+            if _is_within(each.target, BELOW_MODULES)
+        ]
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.Attribute) and node.attr in BELOW_NAMES:
+                uses.append(f"{_shown(path)}:{node.lineno}: {name} uses {node.attr}")
+        if uses:
+            reaching.add(module)
+        if module not in rules.below_spark:
+            for use in uses:
+                yield f"below: {use}, but what is below PySpark stays in {HOME_BELOW_SPARK}/"
+    for module in sorted(set(rules.below_spark) - reaching):
+        yield f"below: {module} stands in BELOW_SPARK and needs no excuse: take it out"
+
+
+# -- reading imports ---------------------------------------------------------------------------
+
+
+def _imports(name: str, path: Path, files: Mapping[str, Path]) -> list[Import]:
+    """What a module imports, in the order of the file."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found: dict[str, Import] = {}
+    for node in ast.walk(_tree(path)):
+        for target in _targets(node, package, files):
+            if target != name:
+                place = f"{_shown(path)}:{getattr(node, 'lineno', 0)}"
+                found.setdefault(target, Import(name, target, place))
+    # Importing a module runs the packages around it; the outermost is exempt, see above.
+    for each in list(found.values()):
+        parts = each.target.split(".")
+        for outer in (".".join(parts[:length]) for length in range(2, len(parts))):
+            if outer in files and outer != name:
+                found.setdefault(outer, Import(name, outer, each.place, implied=True))
+    return list(found.values())
+
+
+def _targets(node: ast.AST, package: str, files: Mapping[str, Path]) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {_module(alias.name, files) for alias in node.names}
+    if isinstance(node, ast.ImportFrom):
+        base = _absolute(node, package)
+        # A name that is no module of ours is something inside the module it comes from.
+        return {_module(f"{base}.{alias.name}", files) for alias in node.names}
+    if isinstance(node, ast.Constant) and node.value in files and node.value != PACKAGE:
+        return {str(node.value)}  # somebody imports it from there, as import_module(HOME[name])
+    if isinstance(node, ast.Call) and _is_dynamic(node):
+        named = [str(word.value) for word in node.args if isinstance(word, ast.Constant)]
+        return {_module(word, files) for word in named}
+    return set()
+
+
+def _module(name: str, files: Mapping[str, Path]) -> str:
     """The module in which a dotted name is found: the longest beginning that is a file of ours."""
     parts = name.split(".")
     ours = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
@@ -96,6 +333,65 @@ def _is_dynamic(node: ast.Call) -> bool:
     called = node.func
     name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
     return name in ("import_module", "__import__")
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def _shown(path: Path) -> str:
+    return str(Path(*path.parts[path.parts.index(PACKAGE) :]))
+
+
+# -- the graph ---------------------------------------------------------------------------------
+
+
+def _explicit(graph: Mapping[str, list[Import]]) -> list[Import]:
+    """Imports of modules of ours that are written as such."""
+    every = [each for found in graph.values() for each in found]
+    return sorted(each for each in every if each.target in graph and not each.implied)
+
+
+def _package(module: str) -> str:
+    """The row of the table that a module belongs to."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else FACE
+
+
+def _allowed(row: str) -> list[str]:
+    return [FACE if name == PACKAGE else name for name in row.split()]
+
+
+def _siblings(each: Import, graph: Mapping[str, list[Import]]) -> tuple[str, str, str]:
+    """The folder that has both ends of an import, and the two of its entries they belong to."""
+    ends = []
+    for module in (each.importer, each.target):
+        is_package = any(other.startswith(f"{module}.") for other in graph)
+        ends.append([*module.split("."), *(["__init__"] if is_package else [])])
+    shared = 0
+    while shared < min(map(len, ends)) - 1 and ends[0][shared] == ends[1][shared]:
+        shared += 1
+    first, second = (".".join(end[: shared + 1]) for end in ends)
+    return ".".join(ends[0][:shared]), first, second
+
+
+def _way_round(start: str, siblings: Mapping[str, Mapping[str, Import]]) -> list[str]:
+    """The shortest way from an entry back to itself; empty if there is none."""
+    waiting, seen = deque([[start]]), {start}
+    while waiting:
+        way = waiting.popleft()
+        for other in sorted(siblings.get(way[-1], {})):
+            if other == start:
+                return way
+            if other not in seen:
+                seen.add(other)
+                waiting.append([*way, other])
+    return []
+
+
+def _is_within(name: str, modules: tuple[str, ...]) -> bool:
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
 if __name__ == "__main__":

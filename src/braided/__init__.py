@@ -56,7 +56,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    # FirstState on first use: a worker process needs a small part of this only.
+    # Imported on first use, because a worker process needs a small part of this only.
     if name == "testing":
         return import_module("braided.testing")
     if name in _HOME:

@@ -65,7 +65,7 @@ class OptionError(DefinitionError, ValueError):
 
 
 class UnsupportedError(DefinitionError, NotImplementedError):
-    """A call that has no meaning, or no support, at this place of a flow."""
+    """A call that has no meaning, or no support, where it stands in a flow."""
 
 
 class QueryStoppedError(BraidedError, RuntimeError):

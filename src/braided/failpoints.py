@@ -1,11 +1,11 @@
-"""Places where a test can end the process as a power cut would, or the batch with an error.
+"""Fail points: where a test can end the process as a power cut would, or the batch with an error.
 
-`BRAIDED_FAILPOINT=name` (or `name:3` for the third time it is reached) names one place and
-`BRAIDED_FAILPOINT_PID` the process to kill with SIGKILL: the driver, wherever the place is reached.
+`BRAIDED_FAILPOINT=name` (or `name:3` for the third time it is reached) names one point and
+`BRAIDED_FAILPOINT_PID` the process to kill with SIGKILL: the driver, wherever the point is reached.
 Workers count in a file, `BRAIDED_FAILPOINT_COUNT`, because they come and go.
 
-`arm(name)` makes a place of `POINTS` raise instead, once, which ends the query and leaves the
-process. Batches take the name along to their tasks. Unarmed, a place costs two comparisons.
+`arm(name)` makes a point of `POINTS` raise instead, once, which ends the query and leaves the
+process. Batches take the name along to their tasks. Unarmed, a point costs two comparisons.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ _raising = ""
 
 
 class Crash(RuntimeError):
-    """Ends a batch at a place, as a test has asked."""
+    """Ends a batch at a fail point, as a test has asked."""
 
 
 def message(name: str) -> str:
-    """What the error of a place says."""
+    """What the error of a point says."""
     return f"crashed at {name}, as asked"
 
 
 def arm(name: str | None) -> None:
-    """Makes a place raise `Crash` the next time it is reached in this process; none, if None."""
+    """Makes a point raise `Crash` the next time it is reached in this process; none, if None."""
     global _raising
     _raising = name or ""
 
 
 def armed() -> str:
-    """The place that raises; empty if there is none."""
+    """The point that raises; empty if there is none."""
     return _raising
 
 
 def reach(name: str) -> None:
-    """Says that the program has come to the place `name`."""
+    """Says that the program has come to the point `name`."""
     if name == _raising:
         arm(None)
         raise Crash(message(name))

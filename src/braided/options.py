@@ -68,7 +68,8 @@ class Options:
     executors: int = 1
     executors_review_batches: int = 600
     stop_timeout_s: float = 60.0
-    given: frozenset[str] = field(default=frozenset(), compare=False)  # fields that were asked for
+    given: frozenset[str] = field(default=frozenset(), compare=False)
+    """The fields that somebody asked for, and that are not there by default."""
 
     @classmethod
     def parse(

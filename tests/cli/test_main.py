@@ -124,11 +124,15 @@ def test_interrupting_is_not_an_error_with_a_traceback(
     assert capsys.readouterr().err == "braided: interrupted\n"
 
 
-def test_help_names_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_benchmark_and_what_it_measures(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert exit_of(["bench", "--help"]) == 0
     printed = capsys.readouterr().out
     for name in bench.BENCHES:
         assert f"  {name}" in printed
+    assert "Rows per second of a running count and sum per key" in printed
+    assert "Time of one full decision" in printed
 
 
 def test_no_command_and_version_are_answered(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """`braided import-state NATIVE CHECKPOINT`: the state of a native query for one of Braided's.
 
 The checkpoint is that of a query that has not run yet. Its processor of the given name starts with
-what is imported; where its sources start is said to them, as with any new query.
+what is imported; where its sources start is up to their options, as with any new query.
 """
 
 from __future__ import annotations

@@ -201,9 +201,8 @@ def _bench_name(given: str) -> str:
 
 def _about(name: str) -> str:
     """The first line of a benchmark's docstring, read without importing it."""
-    path = Path(__file__).with_name("bench") / (BENCHES[name].rpartition(".")[2] + ".py")
-    if not path.exists():
-        return "(not in this installation)"
+    package = Path(__file__).parent.parent
+    path = package.joinpath(*BENCHES[name].split(".")[1:]).with_suffix(".py")
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return text.partition("\n")[0]
 

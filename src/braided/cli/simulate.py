@@ -23,7 +23,7 @@ _LINES = 40
 
 
 class CommandError(BraidedError):
-    """A command that can't be carried out: what is wrong, and what there is."""
+    """A command that can't be carried out; says what is wrong, and what there is to choose from."""
 
 
 def simulate_command(

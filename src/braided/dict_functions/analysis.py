@@ -4,7 +4,7 @@ Such a function is a keyed operator already: what it does with a row depends on 
 entries under the row's key, and it changes nothing else. Then it makes no difference whether all
 keys share the dicts or each key has dicts of its own, and that is all `braided.managed` needs.
 
-A function without memory is what `reading.py` recognises. Here the state dicts come in: every use
+A function without memory is what `purity.py` recognises. Here the state dicts come in: every use
 of one is `d[key]` (read, written, deleted), `key in d`, `d.get(key)`, `d.pop(key)` or
 `d.setdefault(key)`, and each key is the same: a field of the row or a tuple of fields, maybe by
 way of a local name that is bound once.

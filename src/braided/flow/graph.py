@@ -218,8 +218,8 @@ def flow_of(ends: Iterable[Node], modes: Iterable[str] = ()) -> Flow:
         made = node.step if isinstance(node, Mapped | Input) and flow.parents(node) else None
         if made is not None and made.nests_star:
             raise UnsupportedError(
-                f"{made.method}() before another keyed operator with a * inside an "
-                "expression: name the columns instead"
+                f"{made.method}() before another keyed operator with a * inside an expression: "
+                "name the columns instead"
             )
     return flow
 

@@ -1,4 +1,4 @@
-"""The grouping columns of an operator, read from what a checkpoint says of them."""
+"""The types of an operator's key, read from the text that a checkpoint keeps of them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def key_schema(text: str) -> StructType:
     """The grouping columns, from what the checkpoint says of them."""
     parts, depth, start = [], 0, 0
     inner = text.removeprefix("struct<").removesuffix(">")
-    for place, letter in enumerate(inner + ","):
+    for position, letter in enumerate(inner + ","):
         depth += (letter in "<(") - (letter in ">)")
         if letter == "," and depth == 0:
-            parts.append(inner[start:place])
-            start = place + 1
+            parts.append(inner[start:position])
+            start = position + 1
     try:
         return StructType([_column(part) for part in parts])
     except PySparkException as error:
@@ -28,5 +28,5 @@ def key_schema(text: str) -> StructType:
 def _column(text: str) -> StructField:
     # A type has colons only inside of <>, so the last one before that ends the name.
     head = text.partition("<")[0]
-    cut = head.rfind(":")
-    return StructField(text[:cut], DataType.fromDDL(text[cut + 1 :]))
+    colon = head.rfind(":")
+    return StructField(text[:colon], DataType.fromDDL(text[colon + 1 :]))

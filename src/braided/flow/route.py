@@ -60,9 +60,7 @@ _KAFKA = {"topic": StringType, "partition": IntegerType, "offset": LongType}
 
 
 def sequence(schema: StructType, order_by: str | None) -> list[str]:
-    """SQL for the order of a source's rows: what the user says, what Kafka knows, or as
-    they come.
-    """
+    """SQL for the order of a source's rows: as the user says, as Kafka knows, or as they come."""
     as_they_come = "monotonically_increasing_id()"
     types = {field.name: field.dataType for field in schema.fields}
     if order_by is not None:
@@ -152,10 +150,10 @@ def late_filter(time: str) -> Callable[[int], str]:
     """SQL that keeps the rows that are not late, given the watermark in ms."""
 
     def keep(watermark_ms: int) -> str:
-        # Inside an array, at a place that Spark does not see is constant, the watermark is not
+        # Inside an array, at an index that Spark does not see is constant, the watermark is not
         # compiled into the generated code, which would then be compiled anew for every batch.
-        place = f"pmod(hash({time}), 1) + 1"
-        watermark = f"element_at(array(timestamp_millis({watermark_ms})), {place})"
+        index = f"pmod(hash({time}), 1) + 1"
+        watermark = f"element_at(array(timestamp_millis({watermark_ms})), {index})"
         return f"NOT coalesce({time} <= {watermark}, false)"
 
     return keep

@@ -1,9 +1,11 @@
-"""An operator with two inputs: the rows of both in one frame.
+"""An operator with two inputs: the rows of both travel in one frame.
 
-__braided_side      0 left, 1 right
-__braided_j0, ...   the grouping columns of either
-__braided_l0, ...   the left row's columns, null in right rows
-__braided_r0, ...   the right row's columns, null in left rows
+Each row says which side it is of, and has the columns of both:
+
+    __braided_side      0 left, 1 right
+    __braided_j0, ...   the grouping columns of either
+    __braided_l0, ...   the left row's columns, null in right rows
+    __braided_r0, ...   the right row's columns, null in left rows
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A cluster to try policies on: seeded, deterministic, and without Spark.
 
-`braided simulate NAME` runs one of the scenarios named here; `braided.sim.scenarios` has them.
+`braided simulate NAME` runs one of the scenarios named here; `braided.sim.scenarios` has them. It
+may use `control` alone, whose loop it runs as a query does.
 """
 
 __all__ = ["SCENARIOS"]

@@ -69,7 +69,7 @@ class Catalyst:
         )
 
     def replaced(self, function: Any) -> Any:
-        """What Spark computes in place of functions that are names for others, as bool_and."""
+        """What Spark computes for a function that is a name for others, as bool_and is."""
         kind = f"{_CATALYST}.expressions.RuntimeReplaceable"
         while self._jvm.java.lang.Class.forName(kind).isInstance(function):
             function = function.replacement()
@@ -104,7 +104,7 @@ class Catalyst:
         return plan
 
     def path(self, top: Any, bottom: Any) -> list[Any] | None:
-        """The nodes from one down to another, which is not among them."""
+        """The nodes from one down to another, which is not among them; None if the way forks."""
         nodes: list[Any] = []
         node = top
         while not node.equals(bottom):
@@ -150,12 +150,12 @@ class Catalyst:
         return self.planned(spark, whole)
 
     def planned(self, spark: SparkSession, physical: Any) -> DataFrame:
-        """What a plan gives; Spark sees its columns only."""
+        """The rows of a physical plan, of which Spark's optimiser sees the columns only."""
         shape = self._relation(physical.output(), self._nil, False, self._none)
         return self.frame(spark, self._stage(shape, physical))
 
     def hidden(self, frame: DataFrame) -> DataFrame:
-        """The rows of a frame, of whose plan Spark then sees the columns only."""
+        """The rows of a frame, of whose plan Spark's optimiser then sees the columns only."""
         return self.planned(frame.sparkSession, frame._jdf.queryExecution().sparkPlan())
 
     def _object(self, name: str) -> Any:

@@ -27,8 +27,10 @@ _SOURCES = "org.apache.spark.sql.execution.datasources"
 
 
 def int_array(context: SparkContext, values: npt.NDArray[np.int32]) -> Column:
-    """Numbers as one literal. An `array(...)` of as many would be looked through by every rule of
-    every plan, and a `lit` of a list takes a call for each.
+    """Numbers as one literal.
+
+    An `array(...)` of as many would be looked through by every rule of every plan, and a `lit` of a
+    list takes a call for each number.
     """
     assert context._jvm is not None and context._gateway is not None
     jvm: Any = context._jvm
@@ -77,7 +79,7 @@ class Jvm:
 
     def await_sources(self, query: StreamingQuery, timeout_ms: int) -> None:
         """Waits until a query that was started has opened its sources, or has failed."""
-        with contextlib.suppress(PySparkException, Py4JJavaError):  # the query has it too
+        with contextlib.suppress(PySparkException, Py4JJavaError):  # the query tells the user
             query._jsq.streamingQuery().awaitInitialization(timeout_ms)
 
     def exists(self, format: str) -> bool:
@@ -172,7 +174,7 @@ class Jvm:
         return self._log(1, self.session, path, self._none)
 
     def add_to_sink_log(self, log: Any, batch: int, statuses: list[dict[str, Any]]) -> bool:
-        """Makes files visible as batch `batch` of a file sink; False if the batch is there."""
+        """Makes files visible as a batch of a file sink; False if the log has the batch already."""
         array = self._gateway.new_array(self._status, len(statuses))
         for i, s in enumerate(statuses):
             array[i] = self._status(
@@ -222,7 +224,7 @@ class Jvm:
         return stream.toDF(), move
 
     def clone(self) -> SparkSession:
-        """A session with the same settings, to change some of them."""
+        """A session with the same settings, some of which can then be changed for it alone."""
         return SparkSession(self._context, self.session.cloneSession())
 
     # -- tables ----------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from braided.spark.jvm import RENAMED_LOGS, Jvm
 __all__ = ["launch"]
 
 _SOURCES_MS = 10_000
-"""How long sources may take to be opened until they are left to open with the usual setting."""
+"""How long we wait for sources to open; one that takes longer opens with the usual setting."""
 
 _lock = threading.Lock()
 _starting: Counter[str] = Counter()
@@ -44,7 +44,7 @@ def launch(spark: SparkSession, writer: DataStreamWriter) -> StreamingQuery:
 
 @contextlib.contextmanager
 def _renamed_logs(spark: SparkSession) -> Iterator[None]:
-    """The session's setting, for as long as the query takes its copy; a user's own stays."""
+    """Has the setting in the session until the query has its copy of it; a user's own stays."""
     name, value = RENAMED_LOGS
     session = Jvm(spark).session_id()
     with _lock:

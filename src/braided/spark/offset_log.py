@@ -1,4 +1,4 @@
-"""Spark's own record of a query: what each batch is, and which ones are done."""
+"""Spark's record of a query, read from its checkpoint: what each batch is, and which are done."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BatchTimes:
 
 
 class SparkLog:
-    """Spark's own record of a query: offsets before a batch, commits after it."""
+    """The logs that Spark writes: offsets before a batch, commits after it."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint = checkpoint

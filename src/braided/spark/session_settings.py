@@ -1,4 +1,4 @@
-"""How large the Arrow chunks are that Spark hands to tasks."""
+"""Settings of the session that a query's batches run in: how tasks get their rows."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ __all__ = ["configure"]
 
 CHUNK_ROWS = 32_768
 CHUNK_BYTES = 32 << 20
-"""The largest chunk."""
+"""How large the Arrow chunks are that Spark hands to tasks: whichever is reached first."""
 
 
 def configure(spark: SparkSession, arriving: Iterable[StructType]) -> None:
-    """Settings of the query's own session, the user's is another; `arriving` are the rows that its
-    tasks get.
+    """Sets them in the query's own session, which is not the user's.
+
+    `arriving` are the schemas of the rows that its tasks get.
     """
     # Adaptive execution would drop the tasks of empty channels.
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "false")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(CHUNK_ROWS))
-    # To weigh each row costs a tenth of the batch; rows of fixed width need no weighing.
+    # Weighing each row costs a tenth of the batch, and rows of a fixed width need no weighing.
     bounded = all(map(_is_narrow, arriving))
     most = 2**31 - 1 if bounded else CHUNK_BYTES
     spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(most))

@@ -26,7 +26,7 @@ _LOOK_S = 60.0
 
 
 class Bell:
-    """What asks for a batch without input; `at` is where its source was left, -1 at first."""
+    """Asks for a batch without input; `at` is where its source was left, -1 at first."""
 
     def __init__(self, at: int = -1) -> None:
         self._lock = threading.Lock()

@@ -74,7 +74,7 @@ def write_carry(df: DataFrame, root: str, name: str, operator: str) -> CarryFile
 
 
 def _write(files: Files, name: str, operator: str, chunks: Iterator[pa.RecordBatch]) -> CarryFile:
-    """Rows pass through; a file may be larger than memory."""
+    """Writes chunk by chunk, because a carry may be larger than memory."""
     rows, digest = 0, hashlib.blake2b(digest_size=16)
     first = next(chunks)
     with files.writer(name) as write:
@@ -87,7 +87,7 @@ def _write(files: Files, name: str, operator: str, chunks: Iterator[pa.RecordBat
 
 
 class _Sink:
-    """What Arrow writes to; every piece goes to all takers."""
+    """A file to Arrow; every piece that it writes goes to all takers."""
 
     closed = False
 
@@ -132,7 +132,7 @@ def _read_one(files: Files, name: str, digest: str) -> Iterator[pa.RecordBatch]:
         )
     with pa.ipc.open_stream(data) as reader:
         for chunk in reader:
-            # One batch older than when it was kept: it comes before all that are younger.
+            # A row is one batch older than when it was kept, so it comes before all younger ones.
             yield chunk.set_column(0, chunk.schema.field(0), pc.subtract(chunk.column(0), 1))
 
 

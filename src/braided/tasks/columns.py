@@ -1,6 +1,6 @@
 """The hidden columns of rows on their way to a task: what the route adds and tasks read.
 
-All are `bigint`, but for the keys:
+All are `bigint`, except for the grouping columns:
 
     __braided_o0, o1, ...   the order of rows: age, sequence, then one per operator passed
     __braided_place         slot and key hash in one number, so that one comparison sorts both
@@ -36,5 +36,5 @@ def hidden_key(number: int) -> str:
 
 
 def is_place_of(place: int, hash: int) -> bool:
-    """Whether the bits of a hash that a place has are those of this one."""
+    """Whether a key with this hash may have that place: whether the bits in it are the hash's."""
     return place & ((1 << PLACE_SHIFT) - 1) == (hash & ((1 << 64) - 1)) >> (64 - PLACE_SHIFT)

@@ -45,7 +45,7 @@ class _Parcel(msgspec.Struct):
 def operator_failure(
     error: Exception, operator: str, key: Any, row: Any, batch: int, advice: str | None
 ) -> OperatorError:
-    """User code raised: says where, with what, and shows the user's own lines of the traceback."""
+    """The error of user code that raised: where, with what, and its own lines of the traceback."""
     if isinstance(row, pa.Table):
         row = f"{row.num_rows} rows, the first {row.slice(0, 1).to_pylist()}"
     return OperatorError(
@@ -65,7 +65,7 @@ def diverted(error: Exception) -> str:
 
 
 _BETWEEN = ("/braided/kinds/", "/braided/tasks/", "/braided/dict_functions/decorator.py")
-"""Files of ours between Spark and a user's code: what they did is of no help to who reads."""
+"""Files of ours between Spark and a user's code, whose lines are of no help to the user."""
 
 
 def _user_lines(error: Exception) -> str:
@@ -83,6 +83,7 @@ def _short(value: Any) -> str:
 
 
 def to_text(error: BraidedError) -> str:
+    """An error as the line of JSON that `from_worker` finds."""
     parcel = _Parcel(type(error).__name__, str(error))
     return f"braided-error {msgspec.json.encode(parcel).decode()}"
 
@@ -99,10 +100,10 @@ def from_worker(error: BaseException) -> BraidedError | None:
 
 
 def is_lost_worker(error: BaseException) -> bool:
-    """A worker process or executor died: the batch can be tried again as it is."""
+    """Whether a worker process or executor died: then the batch can be tried again as it is."""
     return _LOST.search(str(error)) is not None
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """The query is being stopped."""
+    """Whether the batch ended because the query is being stopped."""
     return _INTERRUPT.search(str(error)) is not None

@@ -1,8 +1,9 @@
 """The keys that have most of a channel's rows.
 
-Rows reach a task sorted by key, so a key's rows are one run, and how long it is is known without
-counting. Only runs at the edges of a chunk can go on in the next one. So the heaviest keys are
-found exactly, by looking at lengths of runs and not at rows, where a sketch would estimate them.
+Rows reach a task sorted by key, so a key's rows are one stretch, whose length is known without
+counting. Only the stretches at the edges of a chunk can go on in the next one. So the heaviest keys
+are found exactly, by looking at lengths of stretches and not at rows, where a sketch would estimate
+them.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ class HeavyKeys:
         starts: npt.NDArray[Any],
         rows: int,
     ) -> None:
-        """A chunk: where each run begins, its key and place, and how many rows there are in all."""
+        """A chunk: the keys, their places, where the rows of each begin, and how many there are."""
         lengths = np.diff(starts, append=rows)
         last = lengths.size - 1
-        runs = {0, last}
+        stretches = {0, last}
         if last >= MOST:
-            runs.update(np.argpartition(lengths, -MOST)[-MOST:].tolist())
+            stretches.update(np.argpartition(lengths, -MOST)[-MOST:].tolist())
         else:
-            runs.update(range(lengths.size))
-        for run in runs:
-            key = keys[run]
+            stretches.update(range(lengths.size))
+        for stretch in stretches:
+            key = keys[stretch]
             before = self._rows.get(key, (0, 0))[1]
-            self._rows[key] = int(places[run]), before + int(lengths[run])
+            self._rows[key] = int(places[stretch]), before + int(lengths[stretch])
 
     def found(self, rows: int) -> tuple[KeyRows, ...]:
         """The heaviest of a channel that had so many rows, heaviest first."""

@@ -1,4 +1,4 @@
-"""What the tasks of a batch came to, before it is made true."""
+"""What all tasks of a batch came to: the value that a manifest is made of."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Spark answers a column of the wrong type with `UNSUPPORTED_CALL ... getInt` from deep inside, so
 every value is checked here against the column's Spark type, and the error names operator, column
-and value. The check is one look at the set of Python types in a column; single
-values are looked at only when that is not enough.
+and value. The check is one look at the set of Python types in a column; single values are looked at
+only when that is not enough.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class _Column:
             )
 
     def _refused(self, values: Sequence[Any], error: Exception) -> OutputSchemaError:
-        """Find the first value that fails by itself: the error for a whole column names none."""
+        """Names the first value that fails by itself: the error for a whole column names none."""
         for value in values:
             try:
                 pa.array([self._convert(_plain(value))], self._arrow)

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 __all__ = ["PackedProgram", "pack", "pickled"]
 
 _KEPT = 64
+"""Programs that a worker keeps unpacked: a session has few queries at a time, and each a few."""
 _unpacked: OrderedDict[str, Any] = OrderedDict()
 
 
@@ -51,7 +52,7 @@ def pack(program: Any, broadcasts: tuple[Broadcast[Any], ...] = ()) -> PackedPro
 
 @dataclass(frozen=True)
 class _Schema:
-    """A schema as text: one that was pickled carries what was cached in it."""
+    """A schema as text, because a pickled one takes along what PySpark has cached in it."""
 
     text: str
 

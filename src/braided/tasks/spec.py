@@ -1,4 +1,4 @@
-"""What a task is told: of its batch, through the job, and of its operator, in its closure."""
+"""What a task is told: of its batch by a property of the job, of its operator in its closure."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from braided.tasks.packing import PackedProgram
 __all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelSpec", "Rehousing", "TaskSpec"]
 
 BATCH_PROPERTY = "braided.batch"
+"""The local property of a job that has the `BatchSpec`."""
 
 
 class Rehousing(msgspec.Struct, frozen=True, array_like=True):
@@ -77,7 +78,7 @@ class ChannelSpec:
 
 @dataclass(frozen=True)
 class TaskSpec(ChannelSpec):
-    """The same of an operator whose code is a user's."""
+    """The same for an operator whose code is a user's."""
 
     program: PackedProgram
     divert: bool = False

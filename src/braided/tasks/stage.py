@@ -101,7 +101,7 @@ class KeyedStage:
 
 
 def _function(task: _Task, inputs: list[str], output: StructType) -> Any:
-    # What DataFrame.mapInArrow does, once and not once per batch.
+    # This is what DataFrame.mapInArrow does, but done once and not once per batch.
     function = pandas_udf(
         task,
         returnType=output,

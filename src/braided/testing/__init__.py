@@ -1,4 +1,7 @@
-"""Tests of operators without Spark, and of whole flows: `OperatorHarness` and `StreamTest`."""
+"""Tests of operators without Spark, and of whole flows: `OperatorHarness` and `StreamTest`.
+
+Users import it in their tests, and so do ours. It may use `api` and everything below.
+"""
 
 from __future__ import annotations
 

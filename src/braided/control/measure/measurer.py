@@ -1,6 +1,6 @@
 """The first verb of the loop: samples in, a view out.
 
-What slots cost comes from the estimator (`measure/estimator.py`), through any change of the table,
+What slots cost comes from the estimator (`estimator.py`), through any change of the table,
 because it has nothing to do with a slot's channel. What is said of an operator as a whole, its
 throughput and congestion, is kept here and begins anew when its channels change: a mean over two
 numbers of channels describes neither.

@@ -6,7 +6,7 @@ address comes before them in the cache. The first byte is the kind:
     k key                      a key's record
     K digest                   the record of a key that is too long; its value has the key
     t time key                 a timer; all timers of a slot lie in the order of their times
-    v l m x                    state variables and their expiries, see `variables/layout.py`
+    v l m x                    state variables and their expiries, see `store/variables/layout.py`
 
 A suffix has 1 to `SUFFIX_BYTES_MAX` bytes and does not start with zero: such suffixes are the
 cache's own. Times are 8 bytes that sort as the numbers do, the negative ones first.

@@ -1,7 +1,7 @@
 """The suffixes of state variables: where in its slot what a key keeps in them lies.
 
-A key's record (`slots/layout.py`) has its timers and a cell per variable. What may be large lies
-beside it, each piece under a suffix of its own, so that a piece can be read and written alone:
+A key's record (`store/slots/layout.py`) has its timers and a cell per variable. What may be large
+lies beside it, each piece under a suffix of its own, so that it can be read and written alone:
 
     v key variable             a value that is too long for the record
     l key variable number      a piece of a list: what was appended at once
