@@ -17,6 +17,7 @@ from braided.engine.flow import KeyedStep, ProcessorStep
 from braided.engine.processor_batch import process_batch
 from braided.engine.route import Keys
 from braided.errors import DefinitionError, UnsupportedError
+from braided.spark.interpreter import check_workers
 
 __all__ = ["Batch", "GroupedBatch"]
 
@@ -72,6 +73,7 @@ class GroupedBatch(Processing):
 
     def _then(self, step: KeyedStep) -> Any:
         assert isinstance(step, ProcessorStep)
+        check_workers(self._stream._shape.sparkSession)
         return process_batch(self._stream._shape, step)
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -41,6 +41,7 @@ from braided.engine.jvm import Jvm
 from braided.engine.route import Keys, late_filter, quoted
 from braided.engine.stateless import Stateless
 from braided.errors import DefinitionError, UnsupportedError
+from braided.spark.interpreter import use_driver_python
 
 if TYPE_CHECKING:
     from braided.api.writer import StreamWriter
@@ -100,6 +101,7 @@ def stream(df: DataFrame) -> Stream:
         )
     if not isinstance(df, DataFrame):
         raise DefinitionError(f"braided.stream takes a DataFrame, not {type(df).__name__}")
+    use_driver_python(df.sparkSession)
     if not df.isStreaming:
         grouping: Any = Batch(df, _grouped)
         return grouping  # type: ignore[no-any-return]

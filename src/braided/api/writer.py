@@ -22,6 +22,7 @@ from braided.engine.staged import MemorySink
 from braided.engine.tick import with_tick
 from braided.errors import DefinitionError, UnsupportedError
 from braided.options import Options
+from braided.spark.interpreter import check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql._typing import SupportsProcess
@@ -226,6 +227,7 @@ def start(*writers: StreamWriter) -> ElasticQuery:
         flow.check_order_survives()
     sinks = [sink_of(writer._target(), spark) for writer in writers]
     _check_apart(sinks)
+    check_workers(spark)
     durable = any(sink.keeps for sink in sinks)
     location = _location(spark, options, named[0] if named else None, durable)
     retire(location)
