@@ -29,7 +29,7 @@ test: check  ## Checks the code, then runs all tests; PYTEST_ARGS='-k rescale' p
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 
 fuzz: setup  ## Runs the property tests that need no Spark on new random cases, many of them
-	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/state tests/control tests/sim tests/api $(PYTEST_ARGS)
+	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/store tests/control tests/sim tests/operator tests/dict_functions tests/kinds $(PYTEST_ARGS)
 
 check: setup  ## Lints, type-checks and verifies which layer imports which
 	@$(BIN)/ruff check src tests scripts

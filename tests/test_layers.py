@@ -54,7 +54,7 @@ def test_an_import_of_spark_or_a_layer_above_is_found(
 ) -> None:
     source = package(
         tmp_path,
-        {f"{layer}/thing.py": line, "engine/__init__.py": "", "engine/batch.py": "import pyspark"},
+        {f"{layer}/thing.py": line, "engine/__init__.py": "", "query/engine.py": "import pyspark"},
     )
     assert any(chain[0] == f"braided.{layer}.thing" for chain in layers.violations(source))
 
@@ -83,7 +83,7 @@ def test_a_package_around_an_imported_module_counts(layers: ModuleType, tmp_path
     source = package(
         tmp_path,
         {
-            "state/files.py": "import braided.shared.paths",
+            "store/durable/files.py": "import braided.shared.paths",
             "shared/__init__.py": "import pyspark",
             "shared/paths.py": "",
         },

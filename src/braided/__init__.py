@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from braided.api.connect import connect
-    from braided.api.deadletters import deadLetters
-    from braided.api.managed import managed
-    from braided.api.operator import Operator, renamed
-    from braided.api.params import Param
+    from braided.api.dead_letters import deadLetters
     from braided.api.query import ElasticQuery
     from braided.api.state import state, stateDiff
     from braided.api.stream import GroupedStream, Stream, stream
     from braided.api.writer import start
+    from braided.dict_functions.decorator import managed
     from braided.errors import BraidedError
+    from braided.operator.definition import Operator, renamed
+    from braided.operator.params import Param
 
 __all__ = [
     "BraidedError",
@@ -42,34 +40,24 @@ _HOME = {
     "BraidedError": "braided.errors",
     "ElasticQuery": "braided.api.query",
     "GroupedStream": "braided.api.stream",
-    "Operator": "braided.api.operator",
-    "Param": "braided.api.params",
+    "Operator": "braided.operator.definition",
+    "Param": "braided.operator.params",
     "Stream": "braided.api.stream",
     "connect": "braided.api.connect",
-    "managed": "braided.api.managed",
+    "managed": "braided.dict_functions.decorator",
     "start": "braided.api.writer",
-    "deadLetters": "braided.api.deadletters",
-    "renamed": "braided.api.operator",
+    "deadLetters": "braided.api.dead_letters",
+    "renamed": "braided.operator.definition",
+    "state": "braided.api.state",
     "stateDiff": "braided.api.state",
     "stream": "braided.api.stream",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use: a worker process needs a small part of this only.
+    # FirstState on first use: a worker process needs a small part of this only.
     if name == "testing":
         return import_module("braided.testing")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'braided' has no attribute {name!r}")
-
-
-class _StatePackage(ModuleType):
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The committed state of a checkpoint as a DataFrame: `braided.api.state.state`."""
-        return import_module("braided.api.state").state(*args, **kwargs)
-
-
-# A package and a function have the name: the package can be called.
-import_module("braided.state")
-sys.modules["braided.state"].__class__ = _StatePackage

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from braided.control.measure.window import LENGTH_BATCHES
 from braided.control.policy import BalancePolicy, ScalePolicy
 from braided.control.registry import balance_policy, policy_names, scale_policy
-from braided.control.window import LENGTH_BATCHES
 from braided.errors import OptionError
 
 __all__ = ["MAX_CHANNELS", "MAX_SLOTS", "Options"]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from braided.control.balance import channel_loads, imbalance, rebalance
-from braided.control.table import Loads, RoutingTable, moves
-from routing_tables import loads, tables, tables_with_load
+from braided.control.routing.balance import channel_loads, imbalance, rebalance
+from braided.control.routing.table import Loads, RoutingTable, moves
+from support.routing_tables import loads, tables, tables_with_load
 
 THETAS = st.sampled_from([1.0, 1.05, 1.2, 2.0])
 

@@ -7,14 +7,21 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from braided.control.balance import channel_loads, imbalance
-from braided.control.balancers import Autoflow, Consistent, Elasticutor, Rc, Static, hotspot_moves
+from braided.control.policies.balancers import (
+    Autoflow,
+    Consistent,
+    Elasticutor,
+    Rc,
+    Static,
+    hotspot_moves,
+)
 from braided.control.policy import BalancePolicy
 from braided.control.registry import balance_policy, policy_names
-from braided.control.ring import ring
-from braided.control.table import Loads, RoutingTable, moves
-from operator_views import view
-from routing_tables import tables_with_load
+from braided.control.routing.balance import channel_loads, imbalance
+from braided.control.routing.ring import ring
+from braided.control.routing.table import Loads, RoutingTable, moves
+from support.operator_views import view
+from support.routing_tables import tables_with_load
 
 POLICIES = [balance_policy(name) for name in policy_names()["balance"]]
 

@@ -34,6 +34,6 @@ def test_every_policy_is_described() -> None:
 
 
 def test_files_that_the_page_names_exist() -> None:
-    named = re.findall(r"`((?:control|sim)/\w+\.py)`", TEXT)
+    named = re.findall(r"`((?:control|sim)/[\w/]+\.py)`", TEXT)
     assert len(named) > 10
     assert [name for name in named if not (ROOT / "src/braided" / name).exists()] == []

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braided.control.balance import channel_loads
-from braided.control.executors import Layout, balance_within, divided, reshaped, resized
-from braided.control.table import Loads, RoutingTable, moves
+from braided.control.routing.balance import channel_loads
+from braided.control.routing.executors import Layout, balance_within, divided, reshaped, resized
+from braided.control.routing.table import Loads, RoutingTable, moves
 
 
 @st.composite

@@ -10,8 +10,8 @@ import pytest
 from braided.control.events import encode, read
 from braided.control.guarded import Guard, GuardedBalance, GuardedScale
 from braided.control.policy import Limits, Wish
-from braided.control.table import RoutingTable
-from operator_views import flow, view
+from braided.control.routing.table import RoutingTable
+from support.operator_views import flow, view
 
 TABLE = RoutingTable.initial(8, 2)
 OPERATOR = view(TABLE, np.ones(8))

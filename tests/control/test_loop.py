@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braided.control.balancers import Elasticutor, Static
 from braided.control.events import (
     Decided,
     Event,
@@ -25,22 +24,23 @@ from braided.control.events import (
     read,
     unpacked,
 )
-from braided.control.executors import Layout
 from braided.control.loop import Controller, Cycle
-from braided.control.measurement import (
+from braided.control.measure.view import (
     FlowSample,
     FlowView,
     HeavyKey,
     OperatorSample,
     OperatorView,
 )
+from braided.control.policies.balancers import Elasticutor, Static
+from braided.control.policies.ds2 import Off
 from braided.control.policy import Limits, Memory, Wish
-from braided.control.rates import Off
-from braided.control.rescale import rescale
+from braided.control.routing.executors import Layout
+from braided.control.routing.rescale import rescale
+from braided.control.routing.table import RoutingTable
 from braided.control.settings import Settings
-from braided.control.table import RoutingTable
 from braided.control.worth import Prices, weigh
-from operator_views import view
+from support.operator_views import view
 
 SLOTS = 32
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from braided.control.outlook import Outlook
+from braided.control.policies.ds2 import Ds2
+from braided.control.policies.saso import Saso
 from braided.control.policy import Limits, ScalePolicy
-from braided.control.rates import Ds2
-from braided.control.saso import Saso
-from braided.control.table import RoutingTable
-from operator_views import flow, view
+from braided.control.routing.table import RoutingTable
+from support.operator_views import flow, view
 
 
 def outlook(scale: ScalePolicy, limits: Limits | None = None) -> Outlook:

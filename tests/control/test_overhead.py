@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from braided.control.overhead import Overhead
+from braided.control.measure.overhead import Overhead
+from braided.control.policies.ds2 import Ds2
 from braided.control.policy import Limits
-from braided.control.rates import Ds2
-from braided.control.table import RoutingTable
-from operator_views import flow, view
+from braided.control.routing.table import RoutingTable
+from support.operator_views import flow, view
 
 
 def test_the_slope_is_that_of_the_numbers_seen() -> None:

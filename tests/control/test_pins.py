@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braided.control.hotkeys import free_slot
-from braided.control.pins import hash_slot, moved_keys, pinned, unpinned
-from braided.control.table import Pin, RoutingTable
-from operator_views import view
+from braided.control.hot_keys import free_slot
+from braided.control.routing.pins import hash_slot, moved_keys, pinned, unpinned
+from braided.control.routing.table import Pin, RoutingTable
+from support.operator_views import view
 
 SLOTS = 8
 KEYS = [Pin(b"%d" % n, hash=n * 1_000_003 - 5_000, check=n, slot=0) for n in range(6)]

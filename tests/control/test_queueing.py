@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import poisson
 
-from braided.control.queueing import Station, allocate, erlang_c, sojourn_s
+from braided.control.policies.queueing import Station, allocate, erlang_c, sojourn_s
 
 RATES = st.floats(0.1, 50.0)
 

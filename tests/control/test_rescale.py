@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braided.control.balance import imbalance
-from braided.control.rescale import rescale
-from braided.control.table import Loads, RoutingTable, moves
-from routing_tables import tables, tables_with_load
+from braided.control.routing.balance import imbalance
+from braided.control.routing.rescale import rescale
+from braided.control.routing.table import Loads, RoutingTable, moves
+from support.routing_tables import tables, tables_with_load
 
 CHANNELS = st.integers(1, 16)
 

@@ -7,10 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from braided.control.measurement import OperatorView, congestion
-from braided.control.model import Model
+from braided.control.measure.view import OperatorView, congestion
+from braided.control.policies.ds2 import Ds2, Off, demands
+from braided.control.policies.model import Model
+from braided.control.policies.saso import Saso
+from braided.control.policies.saso_paper import SasoPaper
 from braided.control.policy import Limits, ScalePolicy
-from braided.control.rates import Ds2, Off, demands
 from braided.control.registry import (
     balance_policy,
     policy_names,
@@ -18,10 +20,8 @@ from braided.control.registry import (
     register_scale,
     scale_policy,
 )
-from braided.control.saso import Saso
-from braided.control.saso_paper import SasoPaper
-from braided.control.table import RoutingTable
-from operator_views import flow, view
+from braided.control.routing.table import RoutingTable
+from support.operator_views import flow, view
 
 LIMITS = Limits(channels_max=64)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braided.control.table import RoutingTable, moves
-from routing_tables import tables
+from braided.control.routing.table import RoutingTable, moves
+from support.routing_tables import tables
 
 
 @given(st.integers(1, 300), st.integers(1, 300))

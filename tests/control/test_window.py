@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braided.control.window import Recent, SlotWindow
+from braided.control.measure.window import Recent, SlotWindow
 
 COST_S = 0.001
 

@@ -23,14 +23,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from braided.api.operator import state_codec
-from braided.engine.checkpoint import SparkLog
-from braided.state.cache import Cache, host_directory
-from braided.state.files import Files
-from braided.state.keys import KeyCodec
-from braided.state.manifests import Manifests
-from braided.state.slotcache import SlotCache
-from braided.state.slots import ChannelChanges, ChannelState, Limits
+from braided.operator.definition import state_codec
+from braided.spark.offset_log import SparkLog
+from braided.store.durable.files import Files
+from braided.store.history.manifest_log import Manifests
+from braided.store.slots.cache_port import SlotCache
+from braided.store.slots.channel_state import ChannelChanges, ChannelState, Limits
+from braided.store.slots.keys import KeyCodec
+from braided.store.slots.lmdb_cache import Cache, host_directory
 from kill.driver import Job
 from kill.operators import OPERATORS
 from kill.oracle import InputRow

@@ -21,14 +21,14 @@ from pyspark.sql import functions as F
 import braided
 from braided import failpoints
 from braided.api.writer import StreamWriter
-from braided.control.table import RoutingTable
-from braided.engine import policies
-from braided.engine.commands import Commands
-from braided.engine.progress import ProgressLog
-from braided.engine.steer import Helm
+from braided.control.routing.table import RoutingTable
+from braided.query.commands import Commands
+from braided.query.progress import ProgressLog
+from braided.steering import policies
+from braided.steering.control_thread import Helm
 from kill import branches
 from kill.operators import OPERATORS
-from restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
+from support.restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
 
 __all__ = ["Job"]
 

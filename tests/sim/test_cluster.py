@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from braided.control.balancers import Elasticutor, Rc, Static
 from braided.control.events import Decided, Judged
-from braided.control.model import Model
+from braided.control.policies.balancers import Elasticutor, Rc, Static
+from braided.control.policies.ds2 import Ds2, Off
+from braided.control.policies.model import Model
+from braided.control.policies.saso import Saso
 from braided.control.policy import Limits
-from braided.control.rates import Ds2, Off
-from braided.control.saso import Saso
 from braided.control.settings import Settings
 from braided.sim import SCENARIOS
 from braided.sim.arrivals import Constant, Spike

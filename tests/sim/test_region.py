@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from braided.control.levels import level_of, levels
-from braided.control.measurement import FlowView
+from braided.control.measure.view import FlowView
+from braided.control.policies.saso import Saso, SasoState, saso_step
+from braided.control.policies.saso_paper import SasoPaper
 from braided.control.policy import Limits, ScalePolicy
-from braided.control.saso import Saso, SasoState, saso_step
-from braided.control.saso_paper import SasoPaper
-from braided.control.table import RoutingTable
+from braided.control.routing.table import RoutingTable
 from braided.sim.arrivals import Constant, Sine, Steps
 from braided.sim.region import Period, Region, run_region, settling, tracking
-from operator_views import flow, view
+from support.operator_views import flow, view
 
 STEPS = Steps(((250, 5000), (100, 10_000), (150, 2000)))
 SINE = Sine(5000, 2500, 500)

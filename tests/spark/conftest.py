@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from braided.spark.interpreter import use_driver_python
-from stream_harness import Lab
+from support.stream_harness import Lab
 
 _HERE = Path(__file__).parent
 

@@ -22,7 +22,7 @@ from braided.errors import (
     OperatorError,
     UnsupportedError,
 )
-from stream_harness import Feed, Lab, committed_view, last_batch
+from support.stream_harness import Feed, Lab, committed_view, last_batch
 
 SCHEMA = (
     "k string, i int, b bigint, x double, f float, d decimal(12,3), wide decimal(38,6), s string, "

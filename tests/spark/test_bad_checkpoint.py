@@ -20,7 +20,6 @@ import pytest
 from pyspark.sql import functions as F
 
 import braided
-from bad_input_harness import Tally, failure, fill, read_only, small_disk
 from braided.errors import (
     CheckpointCorruptError,
     CheckpointMismatchError,
@@ -28,11 +27,12 @@ from braided.errors import (
     CheckpointWriteError,
     FencedError,
 )
-from braided.state.files import Files
-from braided.state.lease import Lease
-from braided.state.manifest import FORMAT
-from braided.state.runs import LOG_SUFFIX, SNAP_SUFFIX, batch_of, digest_of
-from stream_harness import Feed, Lab, committed_view, last_batch, manifests_of
+from braided.store.durable.files import Files
+from braided.store.durable.lease import Lease
+from braided.store.history.manifest import FORMAT
+from braided.store.history.runs import LOG_SUFFIX, SNAP_SUFFIX, batch_of, digest_of
+from support.bad_input_harness import Tally, failure, fill, read_only, small_disk
+from support.stream_harness import Feed, Lab, committed_view, last_batch, manifests_of
 
 pytestmark = pytest.mark.spark
 
@@ -437,8 +437,8 @@ sys.path[:0] = {path!r}
 from pathlib import Path
 from pyspark.sql import SparkSession
 import braided
-from bad_input_harness import Tally
-from stream_harness import Lab
+from support.bad_input_harness import Tally
+from support.stream_harness import Lab
 
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
@@ -472,7 +472,8 @@ def test_a_checkpoint_that_another_process_holds_is_free_when_that_is_killed(lab
     story = Story(lab)
     story.arrive()
     hold = (
-        "import sys; from braided.state.files import Files; from braided.state.lease import Lease; "
+        "import sys; from braided.store.durable.files import Files; "
+        "from braided.store.durable.lease import Lease; "
         "lease = Lease.acquire(Files(sys.argv[1]), 'a query elsewhere'); "
         "print('held', flush=True); sys.stdin.read()"
     )

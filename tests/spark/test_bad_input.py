@@ -23,7 +23,6 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 import braided
-from bad_input_harness import MemoryProbe, Tally, failure
 from braided.errors import (
     DefinitionError,
     OperatorDefinitionError,
@@ -33,7 +32,8 @@ from braided.errors import (
     UnsupportedError,
     WorkerLostError,
 )
-from stream_harness import Lab, committed_view, last_batch, manifests_of
+from support.bad_input_harness import MemoryProbe, Tally, failure
+from support.stream_harness import Lab, committed_view, last_batch, manifests_of
 
 pytestmark = pytest.mark.spark
 

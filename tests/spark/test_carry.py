@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 
 import braided
 from braided.api.query import ElasticQuery
-from braided.engine.flow import flow_of
-from stream_harness import Feed, Lab, committed_view
+from braided.flow.graph import flow_of
+from support.stream_harness import Feed, Lab, committed_view
 
 
 class Capture:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import braided
-from bare import INCUBATOR, ROOT, finish, repository, start
-from stream_harness import Lab
-from stream_operators import Waits
+from support.bare import INCUBATOR, ROOT, finish, repository, start
+from support.stream_harness import Lab
+from support.stream_operators import Waits
 
 PAGES = ("README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md")))
 FIRST = ".venv/bin/python examples/threshold.py"

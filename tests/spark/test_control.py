@@ -17,14 +17,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 import braided
-from braided.cli import main
+from braided.cli.main import main
 from braided.control.events import Decided, Event, Failed, Judged, Measured, Planned, read
-from braided.control.table import RoutingTable
-from braided.engine.pinning import key_hashes
-from braided.engine.route import can_be_pinned, pin_hashes
-from braided.state.keys import KeyCodec
-from stream_harness import Feed, Lab, last_batch, manifests_of
-from stream_operators import Waits
+from braided.control.routing.table import RoutingTable
+from braided.flow.key_hashes import key_hashes
+from braided.flow.route import can_be_pinned, pin_hashes
+from braided.store.slots.keys import KeyCodec
+from support.stream_harness import Feed, Lab, last_batch, manifests_of
+from support.stream_operators import Waits
 
 ROWS_PER_KEY = 12
 SETTLED_S = 120.0

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 
 import braided
 from braided.errors import CheckpointMismatchError, OptionError
-from stream_harness import Feed, Lab, committed_view, manifests_of
+from support.stream_harness import Feed, Lab, committed_view, manifests_of
 
 SCHEMA = "k string, v int"
 KEYS = "abcdefgh"

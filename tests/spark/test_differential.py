@@ -22,12 +22,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import braided
-from braided.api.operator import state_codec
-from braided.engine import policies
-from braided.engine.flow import flow_of
-from restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
-from stream_harness import Feed, Lab, manifests_of, rows_by_batch, timers_of
-from stream_operators import FAMILY, SCHEMA, Oracle, Row, Tagged
+from braided.flow.graph import flow_of
+from braided.operator.definition import state_codec
+from braided.steering import policies
+from support.restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
+from support.stream_harness import Feed, Lab, manifests_of, rows_by_batch, timers_of
+from support.stream_operators import FAMILY, SCHEMA, Oracle, Row, Tagged
 
 CHANNELS = (1, 2, 5, 16)
 BONUS = {0: 10, 1: 20}

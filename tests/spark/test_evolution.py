@@ -12,10 +12,10 @@ import pytest
 
 import braided
 from braided.errors import CheckpointMismatchError
-from braided.state.files import Files
-from braided.state.keys import KeyCodec
-from braided.state.slots import ChannelState, Limits
-from stream_harness import Feed, Lab, committed_view, manifests_of, timers_of
+from braided.store.durable.files import Files
+from braided.store.slots.channel_state import ChannelState, Limits
+from braided.store.slots.keys import KeyCodec
+from support.stream_harness import Feed, Lab, committed_view, manifests_of, timers_of
 
 SCHEMA = "k string, v int"
 FAR_AWAY_MS = 4_000_000_000_000

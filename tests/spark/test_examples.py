@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bare import INCUBATOR, finish, repository, start
+from support.bare import INCUBATOR, finish, repository, start
 
 PRINTED = {
     "sessionisation.py": (

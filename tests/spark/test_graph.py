@@ -19,8 +19,8 @@ from scipy.sparse.csgraph import connected_components
 
 import braided
 from braided.errors import DefinitionError, UnsupportedError
-from graph_operators import Component, Match, Total
-from stream_harness import Lab, manifests_of, output_of
+from support.graph_operators import Component, Match, Total
+from support.stream_harness import Lab, manifests_of, output_of
 
 SCHEMA = "k string, v long"
 ROWS = [(f"k{i % 7}", i) for i in range(60)]

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import braided
-from braided.control.table import RoutingTable
-from braided.engine.route import Keys, Route, admission
+from braided.control.routing.table import RoutingTable
 from braided.errors import DefinitionError, UnsupportedError
-from stream_harness import Lab, timers_of
+from braided.flow.route import Keys, Route, admission
+from support.stream_harness import Lab, timers_of
 
 
 def counting() -> type[braided.Operator]:

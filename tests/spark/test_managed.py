@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 import braided
 from braided.errors import DefinitionError
-from managed_functions import Make, grouped_list, pair_key, threshold
-from stream_harness import Lab
+from support.managed_functions import Make, grouped_list, pair_key, threshold
+from support.stream_harness import Lab
 
 SCHEMA = "id string, kind string, value bigint, seq bigint"
 CASES: list[tuple[Make, str]] = [

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 import braided
 from braided.errors import OperatorDefinitionError, OperatorError
-from stream_harness import Feed, Lab, manifests_of
+from support.stream_harness import Feed, Lab, manifests_of
 
 SCHEMA = "k string, v int"
 ROWS = [(k, v) for v in range(3) for k in "abcdefgh"]

@@ -16,17 +16,17 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 import braided
-from braided.engine import policies
+from braided.cli.import_state import import_state
 from braided.errors import (
     CheckpointMismatchError,
     DefinitionError,
     OperatorDefinitionError,
     UnsupportedError,
 )
-from braided.import_state import import_state
-from restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
-from spark_processors import Brief, PerKind, Ratio, Remembering, Sessions, Totals
-from stream_harness import Lab, manifests_of, wait_until
+from braided.steering import policies
+from support.restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
+from support.spark_processors import Brief, PerKind, Ratio, Remembering, Sessions, Totals
+from support.stream_harness import Lab, manifests_of, wait_until
 
 SCHEMA = "k string, v int"
 ROWS = [(k, v) for v in range(3) for k in "abcdefgh"]

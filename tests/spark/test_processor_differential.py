@@ -18,11 +18,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from braided.bench.session import NATIVE
-from kept_state import braided_state, native_state
-from processor_corpus import CASES, SCENARIOS
-from processor_runs import Outcome, Running, Side, flow_of, prepared
-from processor_scenarios import Scenario, shown
-from stream_harness import Feed
+from support.kept_state import braided_state, native_state
+from support.processor_corpus import CASES, SCENARIOS
+from support.processor_runs import Outcome, Running, Side, flow_of, prepared
+from support.processor_scenarios import Scenario, shown
+from support.stream_harness import Feed
 
 Both = Mapping[Side, Outcome]
 SIDES: tuple[Side, ...] = ("native", "braided")

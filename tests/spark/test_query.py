@@ -15,14 +15,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 import braided
-from braided.engine.arriving import input_size
-from braided.engine.checkpoint import SparkLog
-from braided.engine.jvm import RENAMED_LOGS, Jvm
-from braided.engine.launch import _renamed_logs
-from braided.engine.tick import Bell, with_tick
 from braided.errors import FencedError, QueryStoppedError, UnsupportedError
-from stream_harness import Lab, wait_until
-from stream_operators import SCHEMA, BatchTotals, Totals
+from braided.spark.jvm import RENAMED_LOGS, Jvm
+from braided.spark.launch import _renamed_logs
+from braided.spark.offset_log import SparkLog
+from braided.spark.tick import Bell, with_tick
+from braided.steering.arriving import input_size
+from support.stream_harness import Lab, wait_until
+from support.stream_operators import SCHEMA, BatchTotals, Totals
 
 ROWS = [("abcdef"[i % 6], i % 2, i, i) for i in range(24)]
 

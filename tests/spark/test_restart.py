@@ -12,8 +12,8 @@ from pyspark.errors import StreamingQueryException
 
 import braided
 from braided.errors import CheckpointMismatchError, OperatorError, OptionError
-from stream_harness import Feed, Lab, committed_view, manifests_of, wait_until
-from stream_operators import SCHEMA, FirstSeen, LastThree, Totals
+from support.stream_harness import Feed, Lab, committed_view, manifests_of, wait_until
+from support.stream_operators import SCHEMA, FirstSeen, LastThree, Totals
 
 ROWS = [(k, 0, v, v) for v in range(4) for k in ("a", "b", None)]
 

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame
 
 import braided
 from braided.errors import CheckpointMismatchError, DefinitionError, UnsupportedError
-from stream_harness import Feed, Lab, cut_at, last_batch, wait_until
-from stream_operators import SCHEMA, Totals
+from support.stream_harness import Feed, Lab, cut_at, last_batch, wait_until
+from support.stream_operators import SCHEMA, Totals
 
 ROWS = [("ab"[i % 2], 0, i, i) for i in range(6)]
 TOTALS = [

@@ -16,10 +16,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import braided
-from braided import inspect_state
-from braided.engine.inspection import raised_by_task
-from braided.engine.kept import key_schema
-from braided.engine.versions import Versions
+from braided.cli import show_state as inspect_state
 from braided.errors import (
     CheckpointCorruptError,
     DefinitionError,
@@ -27,13 +24,16 @@ from braided.errors import (
     StateValueError,
     UnsupportedError,
 )
-from braided.state.gc import collect
-from braided.state.manifests import Manifests
-from braided.state.runs import digest_of
+from braided.flow.key_schema import key_schema
+from braided.inspect.frames import raised_by_task
+from braided.inspect.versions import Versions
+from braided.store.history.garbage import collect
+from braided.store.history.manifest_log import Manifests
+from braided.store.history.runs import digest_of
 from braided.testing import StreamTest
-from state_operators import Forgetful, Sessions
-from stream_harness import Lab, committed_view, manifests_of
-from stream_operators import SCHEMA, LastThree, Totals
+from support.state_operators import Forgetful, Sessions
+from support.stream_harness import Lab, committed_view, manifests_of
+from support.stream_operators import SCHEMA, LastThree, Totals
 
 ROWS = [("abcdef"[i % 6], i % 2, i, i) for i in range(24)]
 
@@ -244,7 +244,7 @@ def test_the_command_prints_writes_and_lists_state(
     written = str(lab.home / "written")
     inspect_state.show(argparse.Namespace(**{**vars(given), "to": written}), lab.spark)
     assert by_key(lab.spark.read.parquet(written)) == expected(ROWS)
-    command = [sys.executable, "-m", "braided.cli", "state", given.checkpoint, "--json"]
+    command = [sys.executable, "-m", "braided.cli.main", "state", given.checkpoint, "--json"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = [json.loads(line) for line in printed.splitlines()]
     assert {tuple(row["key"].values()): tuple(row["state"].values()) for row in found} == expected(

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 import braided
 from braided.errors import DefinitionError, UnsupportedError
-from stream_harness import Lab
-from stream_operators import SCHEMA, Threshold, Totals
+from support.stream_harness import Lab
+from support.stream_operators import SCHEMA, Threshold, Totals
 
 ROWS = [("ab"[i % 2] if i % 5 else None, i % 3, i, i) for i in range(30)]
 

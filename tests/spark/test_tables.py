@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 
 import braided
 from braided.errors import CheckpointMismatchError, DefinitionError, UnsupportedError
-from stream_harness import Feed, Lab, cut_at
-from stream_operators import SCHEMA, Totals
+from support.stream_harness import Feed, Lab, cut_at
+from support.stream_operators import SCHEMA, Totals
 
 ROWS = [("ab"[i % 2], 0, i, i) for i in range(6)]
 TOTALS = [

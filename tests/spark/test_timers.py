@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import braided
 from braided.testing import StreamTest
-from stream_harness import Lab, manifests_of, timers_of, wait_until
+from support.stream_harness import Lab, manifests_of, timers_of, wait_until
 
 EPOCH = dt.datetime(1970, 1, 1)
 FAR_AWAY_MS = 4_000_000_000_000

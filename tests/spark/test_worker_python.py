@@ -10,9 +10,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from bare import ROOT, finish, start
+from support.bare import ROOT, finish, start
 
-PROGRAM = ROOT / "tests/cluster_program.py"
+PROGRAM = ROOT / "tests/support/cluster_program.py"
 SAID = {
     "nothing set": "run 'python3', which on .* is Python .* No module named .*set PYSPARK_PYTHON",
     "no such program": 'which does not run there: Cannot run program "/no/such/python"',

@@ -9,10 +9,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType
 
-from braided.engine.aggregation import Aggregation
-from braided.engine.flow import AggregateStep, KeyedStep
-from braided.engine.route import quoted
 from braided.errors import DefinitionError, UnsupportedError
+from braided.flow.step import KeyedStep
+from braided.kinds.aggregate.aggregation import Aggregation
+from braided.kinds.aggregate.step import AggregateStep
+from braided.spark.sql_text import quoted
 
 if TYPE_CHECKING:
     from braided.api.stream import Stream

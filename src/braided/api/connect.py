@@ -5,12 +5,13 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from braided.api.operator import Operator
 from braided.api.stream import TIME_MODES, GroupedStream, Stream, output_shape
-from braided.engine.flow import Keyed, OperatorStep, Side
-from braided.engine.initial import check_initial
-from braided.engine.twosided import joint_keys, joint_schema
 from braided.errors import DefinitionError
+from braided.flow.graph import Keyed, Side
+from braided.flow.two_sided import joint_keys, joint_schema
+from braided.kinds.operator.first_state import check_initial
+from braided.kinds.operator.step import OperatorStep
+from braided.operator.definition import Operator
 
 __all__ = ["Connected", "connect"]
 

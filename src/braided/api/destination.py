@@ -11,9 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import AtomicType, StructType, VariantType
 
-from braided.engine.jvm import Jvm
-from braided.engine.sinks import FileSink, NoopSink, Sink
-from braided.engine.staged import (
+from braided.errors import DefinitionError, UnsupportedError
+from braided.sinks.catalog import InsertSink, TableSink, check_fit, find_table
+from braided.sinks.files import FileSink, NoopSink, Sink
+from braided.sinks.staged import (
     ConsoleSink,
     DeltaSink,
     ForeachBatchSink,
@@ -21,8 +22,7 @@ from braided.engine.staged import (
     FormatSink,
     MemorySink,
 )
-from braided.engine.tables import InsertSink, TableSink, check_fit, find_table
-from braided.errors import DefinitionError, UnsupportedError
+from braided.spark.jvm import Jvm
 
 __all__ = ["Target", "local_path", "sink_of"]
 

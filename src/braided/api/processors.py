@@ -18,13 +18,16 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
-from braided.engine.flow import InitialRows, Input, KeyedStep, ProcessorStep, flow_of
-from braided.engine.group_state import GroupStateProcessor
-from braided.engine.processor_handle import DriverHandle
-from braided.engine.processor_output import PandasSettings
-from braided.engine.program import pickled
-from braided.engine.route import Keys
 from braided.errors import DefinitionError, OperatorDefinitionError, UnsupportedError
+from braided.flow.graph import Input, flow_of
+from braided.flow.route import Keys
+from braided.flow.step import KeyedStep
+from braided.kinds.processor.first_state import InitialRows
+from braided.kinds.processor.group_state import GroupStateProcessor
+from braided.kinds.processor.handle import DriverHandle
+from braided.kinds.processor.output import PandasSettings
+from braided.kinds.processor.step import ProcessorStep
+from braided.tasks.packing import pickled
 
 if TYPE_CHECKING:
     from braided.api.stream import Stream

@@ -11,9 +11,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from braided.control.table import RoutingTable
-from braided.engine.batch import Engine
+from braided.control.routing.table import RoutingTable
 from braided.errors import QueryStoppedError
+from braided.query.engine import Engine
 
 __all__ = ["ElasticQuery"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from braided.engine.inspection import changes_frame, state_frame
-from braided.engine.versions import Versions
 from braided.errors import DefinitionError, StateNotFoundError
+from braided.inspect.frames import changes_frame, state_frame
+from braided.inspect.versions import Versions
 from braided.spark.interpreter import check_workers
-from braided.state.manifest import View
+from braided.store.history.manifest import View
 
 __all__ = ["state", "stateDiff"]
 

@@ -19,29 +19,30 @@ from pyspark.sql.types import CalendarIntervalType, MapType, StringType, StructT
 from pyspark.sql.utils import is_remote
 
 from braided.api.aggregates import Aggregating
-from braided.api.batch import Batch
-from braided.api.managed import ManagedOperator
-from braided.api.operator import Operator
 from braided.api.processors import Processing
-from braided.engine.flow import (
+from braided.api.static_frames import Batch
+from braided.dict_functions.decorator import ManagedOperator
+from braided.errors import DefinitionError, UnsupportedError
+from braided.flow.graph import (
     Fed,
     Input,
     Keyed,
-    KeyedStep,
     Mapped,
     Node,
-    OperatorStep,
     Side,
     United,
     flow_of,
     renamed,
 )
-from braided.engine.initial import check_initial
-from braided.engine.jvm import Jvm
-from braided.engine.route import Keys, late_filter, quoted
-from braided.engine.stateless import Stateless
-from braided.errors import DefinitionError, UnsupportedError
+from braided.flow.route import Keys, late_filter
+from braided.flow.stateless import Stateless
+from braided.flow.step import KeyedStep
+from braided.kinds.operator.first_state import check_initial
+from braided.kinds.operator.step import OperatorStep
+from braided.operator.definition import Operator
 from braided.spark.interpreter import use_driver_python
+from braided.spark.jvm import Jvm
+from braided.spark.sql_text import quoted
 
 if TYPE_CHECKING:
     from braided.api.writer import StreamWriter
@@ -92,7 +93,7 @@ _WHY_NOT = {
 def stream(df: DataFrame) -> Stream:
     """Takes any streaming DataFrame into Braided.
 
-    One that is not streaming can be grouped for a StatefulProcessor, as in Spark; see batch.py.
+    One that is not streaming can be grouped for a StatefulProcessor, as in Spark (static_frames).
     """
     if is_remote() or type(df).__module__.startswith("pyspark.sql.connect"):
         raise UnsupportedError(

@@ -13,16 +13,16 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from braided.api.destination import Target, local_path, sink_of
 from braided.api.query import ElasticQuery, retire
-from braided.engine.batch import Engine
-from braided.engine.flow import AggregateStep, Flow, ProcessorStep, flow_of
-from braided.engine.jvm import Jvm
-from braided.engine.launch import launch
-from braided.engine.sinks import FileSink, Sink
-from braided.engine.staged import MemorySink
-from braided.engine.tick import with_tick
 from braided.errors import DefinitionError, UnsupportedError
+from braided.flow.graph import Flow, flow_of
 from braided.options import Options
+from braided.query.engine import Engine
+from braided.sinks.files import FileSink, Sink
+from braided.sinks.staged import MemorySink
 from braided.spark.interpreter import check_workers
+from braided.spark.jvm import Jvm
+from braided.spark.launch import launch
+from braided.spark.tick import with_tick
 
 if TYPE_CHECKING:
     from pyspark.sql._typing import SupportsProcess
@@ -63,7 +63,7 @@ class StreamWriter:
     def outputMode(self, outputMode: str) -> StreamWriter:
         mode = outputMode.lower()
         steps = flow_of([self._stream._node]).steps
-        if mode == "complete" and not any(isinstance(step, AggregateStep) for step in steps):
+        if mode == "complete" and not any(step.gives_complete for step in steps):
             raise UnsupportedError(
                 "outputMode('complete') would give out all state in every batch; "
                 "operators give out rows "
@@ -217,7 +217,7 @@ def start(*writers: StreamWriter) -> ElasticQuery:
             f"{_OFFSET_FORMAT} other than 1: Braided reads times and offsets of a batch from "
             "Spark's log, in that version. Unset it for this session"
         )
-    if settings.on_error == "divert" and any(isinstance(s, ProcessorStep) for s in flow.steps):
+    if settings.on_error == "divert" and not all(s.can_divert for s in flow.steps):
         raise UnsupportedError(
             "braided.onError=divert with a StatefulProcessor: it gets the rows of a key as a whole "
             "and may have changed state before it raised, so no single row can be taken back. "
@@ -261,7 +261,7 @@ def _interval_s(spark: SparkSession, trigger: dict[str, Any]) -> float:
 
 def _native_mode(flow: Flow) -> str:
     """The output mode that Spark is told, which matters to stateful steps of its own upstream."""
-    ours = any(isinstance(step, AggregateStep) for step in flow.steps)
+    ours = any(step.gives_complete for step in flow.steps)
     return "append" if ours else flow.modes[0]
 
 

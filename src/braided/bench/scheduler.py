@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from braided.control.balancers import Elasticutor
-from braided.control.executors import Layout
 from braided.control.loop import Controller
-from braided.control.measurement import FlowSample, FlowView, OperatorSample
-from braided.control.model import Model
-from braided.control.place import Demand, place
+from braided.control.measure.view import FlowSample, FlowView, OperatorSample
+from braided.control.policies.balancers import Elasticutor
+from braided.control.policies.model import Model
 from braided.control.policy import Limits
+from braided.control.routing.executors import Layout
+from braided.control.routing.placement import Demand, place
+from braided.control.routing.table import Loads, RoutingTable
 from braided.control.settings import Settings
-from braided.control.table import Loads, RoutingTable
 from braided.sim.keys import slot_of_keys, zipf_shares
 
 __all__ = ["Case", "measure", "run"]

@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 import braided
-from braided.api.operator import Operator
 from braided.bench.session import INPUT, Arena, Progress, arena, with_data
 from braided.bench.waiting import wait
+from braided.operator.definition import Operator
 
 __all__ = ["Size", "measure", "run"]
 

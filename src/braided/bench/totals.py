@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from braided.api.operator import Operator
 from braided.bench.session import TOTALS
 from braided.errors import DefinitionError
+from braided.operator.definition import Operator
 
 __all__ = [
     "NativeTotals",

@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from braided.api.operator import Operator
 from braided.bench.session import Keys
+from braided.operator.definition import Operator
 
 __all__ = ["ROW_S", "NativeWaitingTotals", "WaitingTotals", "ZipfKeys", "wait"]
 

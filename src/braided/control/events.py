@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from braided.control.table import Loads
+from braided.control.routing.table import Loads
 
 __all__ = [
     "Decided",

@@ -15,10 +15,10 @@ from numbers import Integral
 from typing import Any
 
 from braided.control.events import Failed
-from braided.control.measurement import FlowView, OperatorView
+from braided.control.measure.view import FlowView, OperatorView
 from braided.control.policy import BalancePolicy, Limits, Memory, ScalePolicy, Wish
-from braided.control.rescale import rescale
-from braided.control.table import RoutingTable
+from braided.control.routing.rescale import rescale
+from braided.control.routing.table import RoutingTable
 
 __all__ = ["Guard", "GuardedBalance", "GuardedScale"]
 

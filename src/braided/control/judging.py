@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from braided.control.balance import channel_loads
-from braided.control.measurement import OperatorView
-from braided.control.table import RoutingTable
+from braided.control.measure.view import OperatorView
+from braided.control.routing.balance import channel_loads
+from braided.control.routing.table import RoutingTable
 
 __all__ = ["Expectation", "Held", "Verdict", "expectation", "held_again", "is_held", "verdict"]
 

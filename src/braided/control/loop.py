@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from braided.control.balance import imbalance
 from braided.control.events import Decided, Event, Measured, packed
-from braided.control.executors import Layout
-from braided.control.hotkeys import balance_bound
-from braided.control.measurement import FlowSample, FlowView, OperatorView
-from braided.control.measuring import Measuring
+from braided.control.hot_keys import balance_bound
+from braided.control.measure.measurer import Measuring
+from braided.control.measure.view import FlowSample, FlowView, OperatorView
+from braided.control.operator_loop import Steering
 from braided.control.outlook import Outlook
 from braided.control.policy import Memory, Wish
+from braided.control.routing.balance import imbalance
+from braided.control.routing.executors import Layout
+from braided.control.routing.table import RoutingTable
 from braided.control.settings import Settings
-from braided.control.steering import Steering
-from braided.control.table import RoutingTable
 
 __all__ = ["Controller", "Cycle"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from braided.control.measurement import FlowView
+from braided.control.measure.view import FlowView
 from braided.control.policy import Limits, Memory, ScalePolicy, Wish
 
 __all__ = ["Outlook"]

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from braided.control.levels import levels
-from braided.control.measurement import FlowView, OperatorView
-from braided.control.table import RoutingTable
+from braided.control.measure.view import FlowView, OperatorView
+from braided.control.routing.table import RoutingTable
 
 __all__ = ["BalancePolicy", "Limits", "Memory", "ScalePolicy", "Wish"]
 

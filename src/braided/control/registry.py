@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from braided.control.balancers import Autoflow, Consistent, Elasticutor, Rc, Static
-from braided.control.model import Model
+from braided.control.policies.balancers import Autoflow, Consistent, Elasticutor, Rc, Static
+from braided.control.policies.ds2 import Ds2, Off
+from braided.control.policies.model import Model
+from braided.control.policies.saso import Saso
+from braided.control.policies.saso_paper import SasoPaper
 from braided.control.policy import BalancePolicy, ScalePolicy
-from braided.control.rates import Ds2, Off
-from braided.control.saso import Saso
-from braided.control.saso_paper import SasoPaper
 
 __all__ = [
     "balance_policy",

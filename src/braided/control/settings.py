@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from braided.control.balancers import Elasticutor
-from braided.control.hotkeys import HotKeyRule
+from braided.control.hot_keys import HotKeyRule
+from braided.control.measure.window import LENGTH_BATCHES
+from braided.control.policies.balancers import Elasticutor
+from braided.control.policies.ds2 import Ds2
 from braided.control.policy import BalancePolicy, Limits, ScalePolicy
-from braided.control.rates import Ds2
-from braided.control.window import LENGTH_BATCHES
 from braided.control.worth import Prices
 
 __all__ = ["Settings"]

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from braided.control.balance import channel_loads
-from braided.control.measurement import OperatorView
-from braided.control.table import RoutingTable, moves
+from braided.control.measure.view import OperatorView
+from braided.control.routing.balance import channel_loads
+from braided.control.routing.table import RoutingTable, moves
 
 __all__ = ["Prices", "Worth", "weigh"]
 

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from braided.control.events import Event, Judged, Planned
 from braided.control.loop import Controller
-from braided.control.measurement import FlowSample, OperatorSample
-from braided.control.rescale import rescale
+from braided.control.measure.view import FlowSample, OperatorSample
+from braided.control.routing.rescale import rescale
+from braided.control.routing.table import Loads, RoutingTable, moves
 from braided.control.settings import Settings
-from braided.control.table import Loads, RoutingTable, moves
 from braided.sim.arrivals import Arrivals
 from braided.sim.keys import Keys
 

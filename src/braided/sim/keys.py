@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from braided.control.table import Loads
+from braided.control.routing.table import Loads
 
 __all__ = ["Hotspot", "Keys", "Zipf", "slot_of_keys", "zipf_shares"]
 

@@ -15,9 +15,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from braided.control.measurement import FlowView, OperatorView
+from braided.control.measure.view import FlowView, OperatorView
 from braided.control.policy import Limits, Memory, ScalePolicy
-from braided.control.table import RoutingTable
+from braided.control.routing.table import RoutingTable
 from braided.sim.arrivals import Arrivals
 
 __all__ = ["Period", "Region", "Settling", "run_region", "settling", "tracking"]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from braided.control.events import Event, EventLogError, Measured, Planned, unpacked
+from braided.control.routing.table import Loads
 from braided.control.settings import Settings
-from braided.control.table import Loads
 from braided.sim.arrivals import Trace
 from braided.sim.cluster import Cluster, Flow, Run, SimOperator, simulate
 

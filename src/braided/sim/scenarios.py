@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from braided.control.balancers import Elasticutor
 from braided.control.levels import levels
+from braided.control.policies.balancers import Elasticutor
+from braided.control.policies.ds2 import Ds2
+from braided.control.policies.saso import Saso
 from braided.control.policy import BalancePolicy, Limits, ScalePolicy
-from braided.control.rates import Ds2
-from braided.control.saso import Saso
 from braided.control.settings import Settings
 from braided.sim.arrivals import Arrivals, Constant, Sine, Spike, Steps
 from braided.sim.cluster import Cluster, Flow, Run, SimOperator, simulate

@@ -4,9 +4,10 @@
     assert harness.process([{"id": "a", "value": 12.0}]) == [Row(id="a", value=12.0)]
     assert harness.state("a") == {"stored": 12.0}
 
-What runs is the engine's own task (`engine/task.py`) on a checkpoint in a temporary directory:
-state is encoded, written, committed and read back between calls, so a value that can't be stored
-fails here as it would live. What there is not is Spark: no sources, no late rows dropped, no sinks.
+What runs is the engine's own task (`kinds/operator/run.py`) on a checkpoint in a temporary
+directory: state is encoded, written, committed and read back between calls, so a value that can't
+be stored fails here as it would live. What there is not is Spark: no sources, no late rows dropped,
+no sinks.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import uuid
 import weakref
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +26,23 @@ import pyarrow.parquet as pq
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
-from braided.api.operator import Operator, state_codec
-from braided.api.times import as_datetime, as_ms
-from braided.control.table import RoutingTable
-from braided.engine.checkpoint import fit
-from braided.engine.commit import Outcome, manifest_of
-from braided.engine.output import OutputEncoder
-from braided.engine.spec import BatchSpec, TaskSpec
-from braided.engine.task import run_of
+from braided.control.routing.table import RoutingTable
 from braided.errors import DefinitionError
-from braided.state.codec import CODEC
-from braided.state.files import Files
-from braided.state.keys import record_key, unwrap
-from braided.state.manifest import OperatorMeta, View
-from braided.state.manifests import Manifests
-from braided.state.slots import ChannelState, Limits
+from braided.kinds.operator.step import continued_fields
+from braided.kinds.operator.task import run_of
+from braided.operator.definition import Operator, state_codec
+from braided.operator.times import as_datetime, as_ms
+from braided.query.checkpoint import fit
+from braided.query.commit import manifest_of
+from braided.store.durable.files import Files
+from braided.store.history.manifest import OperatorMeta, View
+from braided.store.history.manifest_log import Manifests
+from braided.store.records.codec import CODEC
+from braided.store.slots.channel_state import ChannelState, Limits
+from braided.store.slots.keys import record_key, unwrap
+from braided.tasks.outcome import Outcome
+from braided.tasks.output import OutputEncoder
+from braided.tasks.spec import BatchSpec, TaskSpec
 from braided.testing.ddl import parse_schema
 from braided.testing.rows import ANYTHING, ORDER, HarnessProgram, chunk_of, inferred, slot_of
 
@@ -173,7 +177,8 @@ class OperatorHarness:
             codec=CODEC,
             time_mode=self._time_mode,
         )
-        fitted = fit(self._view, {self._name: meta}, {self._name: codec}, None)
+        continued = partial(continued_fields, self._name, operator)
+        fitted = fit(self._view, {self._name: meta}, {self._name: continued}, None)
         self._meta = fitted[self._name]
         self._operator = operator
         self._program = None

@@ -13,11 +13,11 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import LongType, StructField, StructType, _infer_type, _merge_type
 
-from braided.engine.output import OutputEncoder
-from braided.engine.program import Program
-from braided.engine.route import PLACE, PLACE_SHIFT, order_columns
-from braided.engine.rows import RowFactory
 from braided.errors import DefinitionError
+from braided.kinds.operator.program import Program
+from braided.tasks.columns import PLACE, PLACE_SHIFT, order_columns
+from braided.tasks.output import OutputEncoder
+from braided.tasks.rows import RowFactory
 
 __all__ = ["ANYTHING", "ORDER", "HarnessProgram", "chunk_of", "inferred", "slot_of"]
 

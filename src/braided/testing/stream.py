@@ -37,10 +37,11 @@ from pyspark.sql.types import BooleanType, StructField, StructType
 from braided import failpoints
 from braided.api.query import ElasticQuery
 from braided.api.stream import Stream, stream
-from braided.engine.contents import state_of
-from braided.engine.flow import OperatorStep, flow_of
-from braided.engine.route import quoted
 from braided.errors import DefinitionError
+from braided.flow.graph import flow_of
+from braided.kinds.operator.contents import state_of
+from braided.kinds.operator.step import OperatorStep
+from braided.spark.sql_text import quoted
 
 __all__ = ["StreamTest"]
 

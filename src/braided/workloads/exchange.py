@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Row
 
-from braided.api.operator import Operator
+from braided.operator.definition import Operator
 
 __all__ = ["DEPTH", "POSITIONS", "TRADES", "Exchange", "Ledger", "Matcher", "Waiting", "replay"]
 

@@ -1,0 +1,219 @@
+"""The command `braided`: the demo, the benchmarks, the simulator, a look into a checkpoint.
+
+What a command runs is imported when it runs, so that help and errors come at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import importlib
+import importlib.metadata
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from braided.bench import BENCHES
+from braided.errors import BraidedError
+from braided.sim import SCENARIOS
+
+__all__ = ["main"]
+
+_DEMO = "braided.cli.demo"
+_STATE = "braided.cli.show_state"
+_IMPORT = "braided.cli.import_state"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status."""
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if rest and arguments.command != "demo":
+        parser.error(f"{arguments.command} does not take {' '.join(rest)}")
+    try:
+        if arguments.command == "demo":
+            return int(importlib.import_module(_DEMO).main(rest) or 0)
+        if arguments.command == "simulate":
+            return _simulate(arguments)
+        if arguments.command == "replay":
+            return _replay(arguments)
+        if arguments.command == "state":
+            return int(importlib.import_module(_STATE).main(arguments))
+        if arguments.command == "import-state":
+            return int(importlib.import_module(_IMPORT).main(arguments))
+        return _bench(arguments.name, as_json=arguments.json, quick=arguments.quick)
+    except BraidedError as error:
+        print(f"braided: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("braided: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="braided", description="Stateful streams on Spark that reshape while they run."
+    )
+    parser.add_argument("--version", action="version", version=f"braided {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser(
+        "demo",
+        add_help=False,  # the demo explains its own arguments
+        help="run an elastic pipeline on local Spark, about a minute",
+    )
+    state = commands.add_parser(
+        "state",
+        help="show what a query's checkpoint holds",
+        description="Shows the committed state of a query, which may be running.",
+    )
+    _state_arguments(state)
+    imports = commands.add_parser(
+        "import-state",
+        help="bring the state of a native transformWithState into a new checkpoint",
+        description="Reads a native query's checkpoint with Spark's state data source. The query "
+        "of Braided's that is then started with the new checkpoint goes on from that state.",
+    )
+    _import_arguments(imports)
+    bench = commands.add_parser(
+        "bench",
+        help="measure Braided against what Spark has",
+        description="Runs a benchmark and its peer and shows both.",
+        epilog="benchmarks:\n" + "\n".join(f"  {name:<12}{_about(name)}" for name in BENCHES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    bench.add_argument("name", metavar="NAME", type=_bench_name, help="one of those below")
+    bench.add_argument("--json", action="store_true", help="end with one line of JSON")
+    bench.add_argument("--quick", action="store_true", help="fewer batches, under 90 seconds")
+    _add_simulator(commands)
+    return parser
+
+
+def _add_simulator(commands: Any) -> None:
+    simulate = commands.add_parser(
+        "simulate",
+        help="try policies on a simulated cluster",
+        description="Runs a scenario, without Spark, and shows what the policies did.",
+        epilog="scenarios:\n" + "\n".join(f"  {n:<14}{about}" for n, about in SCENARIOS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    simulate.add_argument("scenario", metavar="SCENARIO", choices=tuple(SCENARIOS))
+    simulate.add_argument("--seed", type=int, default=0, help="of all chance in it")
+    replay = commands.add_parser(
+        "replay",
+        help="ask other policies what they would have done in a recorded run",
+        description="Runs a query's event log through other policies, without Spark.",
+    )
+    replay.add_argument(
+        "log", metavar="EVENTLOG", help="the file of events, or the checkpoint that has it"
+    )
+    replay.add_argument(
+        "--max-channels", type=int, default=64, help="that a policy may take per operator (64)"
+    )
+    for parser, needed in ((simulate, False), (replay, True)):
+        parser.add_argument(
+            "--policy",
+            action="append",
+            default=[],
+            required=needed,
+            metavar="NAME",
+            help="to scale or to balance with; twice for one of each",
+        )
+        parser.add_argument("--json", action="store_true", help="one line of JSON")
+        parser.add_argument("--plot", metavar="FILE", help="an SVG file to draw it into")
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from braided.cli.simulate import simulate_command
+
+    return simulate_command(
+        arguments.scenario,
+        arguments.policy,
+        json=arguments.json,
+        plot=arguments.plot,
+        seed=arguments.seed,
+    )
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from braided.cli.simulate import replay_command
+
+    return replay_command(
+        arguments.log,
+        arguments.policy,
+        json=arguments.json,
+        plot=arguments.plot,
+        channels_max=arguments.max_channels,
+    )
+
+
+def _state_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a query's checkpointLocation")
+    parser.add_argument("--operator", metavar="NAME", help="one operator; all of them otherwise")
+    parser.add_argument(
+        "--version", metavar="N", type=int, help="a batch that is still retained; else the newest"
+    )
+    parser.add_argument("--to", metavar="PATH", help="write all keys there, as Parquet")
+    parser.add_argument("--json", action="store_true", help="print all keys, a line of JSON each")
+
+
+def _import_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("native", metavar="NATIVE", help="the native query's checkpointLocation")
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="one that is not there yet")
+    parser.add_argument(
+        "--name", metavar="NAME", required=True, help="of the processor: its class, or .name(...)"
+    )
+    parser.add_argument(
+        "--operator", metavar="ID", type=int, default=0, help="which stateful operator; else 0"
+    )
+    parser.add_argument("--slots", metavar="N", type=int, default=256, help="else 256")
+
+
+def _bench(name: str, *, as_json: bool, quick: bool) -> int:
+    from braided.cli import report
+
+    started = time.monotonic()
+    # With --json, standard output is for a program and people read standard error.
+    stream = sys.stderr if as_json else sys.stdout
+
+    def progress(line: str) -> None:
+        print(f"[{time.monotonic() - started:6.1f} s] {line}", file=stream, flush=True)
+
+    run: Callable[..., dict[str, object]] = importlib.import_module(BENCHES[name]).run
+    result = run(quick=quick, progress=progress)
+    if as_json:
+        print(report.as_json(result), flush=True)
+    else:
+        print("\n" + report.as_text(result), flush=True)
+    return 0
+
+
+def _bench_name(given: str) -> str:
+    if given in BENCHES:
+        return given
+    near = difflib.get_close_matches(given.lower(), BENCHES, n=1)
+    hint = f" did you mean {near[0]}?" if near else ""
+    known = ", ".join(BENCHES)
+    raise argparse.ArgumentTypeError(f"there is no benchmark {given!r};{hint} there are {known}")
+
+
+def _about(name: str) -> str:
+    """The first line of a benchmark's docstring, read without importing it."""
+    path = Path(__file__).with_name("bench") / (BENCHES[name].rpartition(".")[2] + ".py")
+    if not path.exists():
+        return "(not in this installation)"
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("braided")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

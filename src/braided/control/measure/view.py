@@ -1,0 +1,152 @@
+"""What is known of a flow: the sample that a batch gives, and the view that policies decide on.
+
+A *sample* is what one batch showed, as the engine or the simulator reports it. A *view* is made of
+samples by windows: it speaks of the next batch and is all that a policy sees.
+
+Rates are rows per second. A *load* is busy seconds per second, so that the loads of an operator's
+slots add up to the number of channels that would be busy all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from braided.control.routing.executors import Layout
+from braided.control.routing.table import Loads, RoutingTable
+
+__all__ = [
+    "FlowSample",
+    "FlowView",
+    "HeavyKey",
+    "KeyLoad",
+    "OperatorSample",
+    "OperatorView",
+    "congestion",
+]
+
+
+@dataclass(frozen=True)
+class HeavyKey:
+    """A key that a frequent-items sketch saw: its rows per batch, and how wrong that may be."""
+
+    key: bytes
+    slot: int
+    rows: float
+    rows_min: float
+    rows_max: float
+
+
+@dataclass(frozen=True)
+class KeyLoad:
+    """A heavy key in a view: busy seconds per second, with the bounds of the estimate."""
+
+    key: bytes
+    slot: int
+    load: float
+    load_min: float
+    load_max: float
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorSample:
+    """One operator in one batch; arrays have one entry per slot, `channel_busy_s` per channel."""
+
+    name: str
+    table: RoutingTable
+    rows: Loads
+    busy_s: Loads
+    keys: Loads
+    state_bytes: Loads
+    channel_busy_s: Loads
+    rows_out: float = 0.0
+    backlog_rows: float = 0.0  # taken in by nobody yet, or carried
+    heavy: tuple[HeavyKey, ...] = ()
+    pinned: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class FlowSample:
+    """One batch: how long it took, how long its input had been collected, and its operators.
+
+    `interval_s` is the trigger's interval, or what stands in for it: the time that a batch may
+    take without input having to wait. `upstream` names the operators that feed an operator; the
+    source feeds one that is not in it.
+    """
+
+    batch: int
+    interval_s: float
+    collected_s: float
+    duration_s: float
+    operators: tuple[OperatorSample, ...]
+    upstream: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    latency_s: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorView:
+    """One operator as the window sees it."""
+
+    name: str
+    table: RoutingTable
+    load: Loads  # per slot, predicted
+    keys: Loads
+    state_bytes: Loads
+    arrival_rate: float
+    throughput: float  # rows per second of batch time, or of the interval if that is longer
+    true_rate: float  # rows that one channel would process in a second of uninterrupted work
+    selectivity: float  # rows out per row in
+    backlog_rows: float
+    congestion: float
+    channel_load: Loads  # of the last batches, measured
+    heavy: tuple[KeyLoad, ...] = ()
+    pinned: frozenset[bytes] = frozenset()
+    layout: Layout | None = None  # its executors, where it has more than one
+
+    @property
+    def channels(self) -> int:
+        return self.table.channels
+
+    @property
+    def total_load(self) -> float:
+        return float(self.load.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class FlowView:
+    """The whole flow, operators in the order in which rows pass them."""
+
+    batch: int
+    interval_s: float
+    overhead_s: float  # of a batch, whatever its rows
+    latency_s: float | None
+    operators: Mapping[str, OperatorView]
+    upstream: Mapping[str, tuple[str, ...]]
+    channel_s: float = 0.0  # what one more channel, of any operator, adds to the overhead
+    collected_s: float = 0.0  # how long the input of the last batch was collected
+
+    @property
+    def period_s(self) -> float:
+        """From one batch to the next: the interval, or longer where batches take longer."""
+        return max(self.interval_s, self.collected_s)
+
+    def fed_by_source(self, name: str) -> bool:
+        return not self.upstream.get(name)
+
+
+def congestion(
+    work_s: float, interval_s: float, collected_s: float = 0.0, blame: float = 1.0
+) -> float:
+    """The share of the work at hand that is not done in the time that it may take, in [0, 1).
+
+    The work of a batch is as long as its busiest channels are, not the average ones, so that one
+    hot channel shows; what waits already is work at hand too. It may take the interval. A batch
+    that had to collect for longer, because those before it were late, may take half as long as
+    that: then the delay is worked off. This is the share of time that input waits, which the
+    splitter of Gedik et al. measures as the time it is blocked. `blame` is how much of it is this
+    operator's doing: 1 for the one that takes longest.
+    """
+    may_take_s = max(interval_s, collected_s / 2)
+    if interval_s <= 0 or work_s <= may_take_s:
+        return 0.0
+    return blame * (1.0 - may_take_s / work_s)

@@ -1,0 +1,134 @@
+"""The balance policies: elasticutor, autoflow, consistent, and the baselines static and rc.
+
+Whoever lowers the imbalance does so on the predicted busy time of slots. A change of the number of
+channels is the policy's business too, because what moves then is its choice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from braided.control.measure.view import OperatorView
+from braided.control.routing.balance import THETA, balancing_moves, channel_loads
+from braided.control.routing.executors import balance_within
+from braided.control.routing.rescale import rescale
+from braided.control.routing.ring import POINTS, ring
+from braided.control.routing.table import Loads, RoutingTable, Slots
+
+__all__ = ["Autoflow", "Consistent", "Elasticutor", "Rc", "Static", "hotspot_moves"]
+
+
+@dataclass(frozen=True)
+class Elasticutor:
+    """δ ≤ θ with few moves, inside each executor's key range (Elasticutor 3.1).
+
+    Whoever stops right at θ is above it again after the next batch. So once δ is above θ, the
+    rounds go on to half of what is tolerated.
+    """
+
+    theta: float = THETA
+    keeps_ranges = True
+    """Whether slots stay on the channels of their executor, as `operator.layout` has them."""
+
+    @property
+    def goal(self) -> float:
+        return 1 + (self.theta - 1) / 2
+
+    def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
+        if operator.layout is not None:
+            return balance_within(
+                operator.layout, operator.table, operator.load, self.theta, self.goal
+            )
+        return _refined(operator.table, operator.load, channels, self.theta, self.goal)
+
+
+@dataclass(frozen=True)
+class Rc:
+    """Resource-centric: the same balancer over the whole operator (Elasticutor 5).
+
+    In the paper its price is a global synchronisation. A batch boundary is one for everybody, so
+    only the simulator charges it, to whoever says `synchronises`.
+    """
+
+    theta: float = THETA
+    synchronises = True
+
+    def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
+        goal = Elasticutor(self.theta).goal
+        return _refined(operator.table, operator.load, channels, self.theta, goal)
+
+
+@dataclass(frozen=True)
+class Autoflow:
+    """Hotspot-diminishing: slots worth half the gap from the fullest to the emptiest channel
+    (AutoFlow III-D, Algorithm 3). More or fewer channels, which the paper has not, come first.
+    """
+
+    factor: float = 0.2
+
+    def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
+        before = operator.table
+        table = rescale(before, channels, operator.load)
+        slots = table.slots.copy()
+        moved, to = hotspot_moves(table, operator.load, self.factor)
+        slots[moved] = to
+        return before.next(slots, channels)
+
+
+@dataclass(frozen=True)
+class Consistent:
+    """A hash ring (Gedik et al. 6.2): knows nothing of loads, moves little when channels change."""
+
+    points: int = POINTS
+
+    def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
+        before = operator.table
+        return before.next(ring(before.slots.size, channels, self.points), channels)
+
+
+@dataclass(frozen=True)
+class Static:
+    """A plain hash: slot modulo channels, whatever the load. What most systems do."""
+
+    def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
+        before = operator.table
+        if channels == before.channels:
+            return before
+        return before.next(RoutingTable.initial(before.slots.size, channels).slots, channels)
+
+
+def hotspot_moves(table: RoutingTable, load: Loads, factor: float) -> tuple[Slots, int]:
+    """Algorithm 3: the slots to move, and the channel to move them to.
+
+    The largest slot first; what does not fit into the rest of half the gap is passed over, and
+    slots without load are left where they are.
+    """
+    loads = channel_loads(table, load)
+    fullest, emptiest = int(loads.argmax()), int(loads.argmin())
+    gap = float(loads[fullest] - loads[emptiest])
+    if gap <= 0 or gap / float(loads[fullest]) < factor:
+        return np.empty(0, dtype=np.int32), emptiest
+    mine = table.of(fullest)
+    mine = mine[np.lexsort((mine, -load[mine]))]
+    left, moved = gap / 2, []
+    for slot, weight in zip(mine.tolist(), load[mine].tolist(), strict=True):
+        if 0 < weight <= left:
+            moved.append(slot)
+            left -= weight
+    return np.array(moved, dtype=np.int32), emptiest
+
+
+def _refined(
+    table: RoutingTable, load: Loads, channels: int, theta: float, goal: float
+) -> RoutingTable:
+    """More or fewer channels first, then rounds; one epoch on, whatever it took."""
+    scaled = rescale(table, channels, load)
+    made = balancing_moves(scaled.slots, load, channels, theta, goal=goal)
+    if not made:
+        return scaled
+    slots = scaled.slots.copy()
+    for move in made:
+        slots[move.slot] = move.channel
+    return table.next(slots, channels)

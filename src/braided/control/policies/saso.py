@@ -1,0 +1,249 @@
+"""SASO: up while congested, down while not, and never twice into the same mistake.
+
+Gedik et al. 2014, section 4. Per operator the controller knows, of each level of channels (P6,
+`levels`), when it was there last, whether it was congested and what the throughput was:
+
+P1 expand      congested: one level up, unless it is known to be no better there
+P2 contract    not congested: one level down, unless it is known to be congested there
+P3, P4 adapt   congestion or throughput changed as it only does when the load did: forget what is
+               known of the levels above (more load) or below (less)
+P5 remote      up did not help, congestion stays: it is not ours, go back down
+
+`saso-paper` is Algorithms 1-3 as printed, kept to show the difference. `saso` corrects them:
+
+- P4 as printed takes any difference of throughput between levels for a change of load. Noise of
+  one per cent then wipes, every other period, just what P5 and P1 would have looked at, and under
+  remote congestion the operator climbs to the top. Without noise it hops between two levels for
+  ever, because P1 climbs again where throughput was equal. Here P5 is asked first, on the old
+  memory, and P1, P4 across levels and P5 ask for a *significant* gain: s·ΔN·T/N, the share s of
+  what the step would bring if everything scaled.
+- A level above that was seen without congestion is better, whatever its throughput: it took the
+  whole load. Without this, a significant gain being asked for, a look down would not find back.
+- Congestion that was remote can end without a sign here: an operator at its capacity, beside a
+  bottleneck that has gone, looks as it did. So after some time it looks above once more.
+- After a change of load the throughput to compare with is today's, not that of the first period
+  of the stay: else a load that rose and fell again would not be seen to fall.
+- In micro-batches a look down is a batch that is late, and what it leaves undone makes the next
+  ones late. Busy time is measured here, so a level below that can't do the work is not looked at.
+- What was forgotten is `None`, not a 0 or ∞ that compares.
+
+Significance: s = 0.1 + 0.9(1 - α), and α = 1 is the most sensitive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from braided.control.levels import level_of
+from braided.control.measure.view import FlowView, OperatorView
+from braided.control.policy import Limits, Memory, Wish
+
+__all__ = ["CONGESTED", "SENSITIVITY", "Level", "Saso", "SasoState", "saso_step"]
+
+CONGESTED = 0.2
+"""The congestion index above which an operator is congested; 0.01 to 0.3 does well (B.3)."""
+SENSITIVITY = 0.5
+_FORGET_PERIODS = 120
+"""How long it counts that the level above was no better."""
+_UNEVEN = 1.1
+"""What the busiest channel has over the average, at best, by chance alone."""
+
+
+class Level(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of one level; a throughput that nobody knows is `None`.
+
+    A level nobody has been to counts as congested, so that an operator does not step down into
+    the unknown, and as better than the one below it, so that it does step up. Of a level below
+    that was forgotten because the load fell, it counts that it is not congested.
+    """
+
+    period: int = -1
+    congested: bool = True
+    last: float | None = None  # throughput when last there
+    first: float | None = None  # throughput of the first period of the last stay
+
+
+class SasoState(msgspec.Struct, frozen=True):
+    """One operator's memory. A restart needs it: levels below that nobody knows are congested."""
+
+    period: int = 1
+    level: int = 0
+    known: tuple[Level, ...] = ()
+
+
+def saso_step(
+    state: SasoState,
+    steps: Sequence[int],
+    throughput: float,
+    congested: bool,
+    sensitivity: float = SENSITIVITY,
+    fits_below: bool = True,
+) -> tuple[SasoState, str]:
+    """One adaptation period: the state with the level to go to, and which principle spoke.
+
+    `fits_below` is False where it is known without going there that the level below is too small.
+    """
+    seen = _Period(state, steps, throughput, congested, 0.1 + 0.9 * (1.0 - sensitivity))
+    if seen.is_remote():
+        seen.note(first=None)
+        return seen.go(-1), "congested, and the step up did not help: remote (P5)"
+    more, less = seen.more_load(), seen.less_load()
+    changed = " after more load" if more else " after less load" if less else ""
+    if less:
+        seen.forget_below()
+    if more:
+        seen.forget_above()
+    seen.note(first=None if more or less else seen.current.first)
+    if congested:
+        if seen.above is None:
+            return seen.go(0), "congested, and there is no level above"
+        if seen.is_better_above():
+            return seen.go(+1), f"congested{changed} (P1)"
+        return seen.go(0), "congested, and the level above is known to be no better (P1)"
+    if seen.here > 0 and not seen.below.congested and fits_below:
+        return seen.go(-1), f"not congested{changed}, nor known to be below (P2)"
+    return seen.go(0), "settled"
+
+
+class _Period:
+    """One operator in one period: where it is, what it knows, and what it sees."""
+
+    def __init__(
+        self, state: SasoState, steps: Sequence[int], throughput: float, congested: bool, s: float
+    ) -> None:
+        self.here, self.now, self.steps, self.s = state.level, state.period, steps, s
+        self.throughput, self.congested = throughput, congested
+        self.known = [*state.known, *[Level()] * (len(steps) - len(state.known))]
+        # Nothing is below level 0, and the step up from the top is as good as any.
+        lower = steps[self.here - 1] if self.here > 0 else 0
+        higher = steps[self.here + 1] if self.here + 1 < len(steps) else 2 * steps[self.here]
+        self.lower, self.channels, self.higher = lower, steps[self.here], higher
+
+    @property
+    def current(self) -> Level:
+        return self.known[self.here]
+
+    @property
+    def below(self) -> Level:
+        return self.known[self.here - 1] if self.here > 0 else Level()
+
+    @property
+    def above(self) -> Level | None:
+        return self.known[self.here + 1] if self.here + 1 < len(self.known) else None
+
+    def was_at(self, level: Level | None) -> bool:
+        return level is not None and level.period == self.now - 1
+
+    def is_gain(self, before: float, after: float, fewer: int, more: int) -> bool:
+        """Whether throughput rose by s of what more channels instead of fewer should bring."""
+        base = max(fewer, 1)
+        return after - before > self.s * (more - fewer) * before / base
+
+    def is_remote(self) -> bool:
+        below = self.below
+        return (
+            self.was_at(below)
+            and below.congested
+            and self.congested
+            and below.last is not None
+            and not self.is_gain(below.last, self.throughput, self.lower, self.channels)
+        )
+
+    def more_load(self) -> bool:
+        here, below, above = self.current, self.below, self.above
+        if self.was_at(here):
+            rose = here.first is not None and self.is_gain(
+                here.first, self.throughput, self.channels, self.higher
+            )
+            return rose or (self.congested and not here.congested)
+        if above is not None and self.was_at(above) and above.last is not None:
+            return self.is_gain(above.last, self.throughput, self.channels, self.higher)
+        return self.was_at(below) and self.congested and not below.congested
+
+    def less_load(self) -> bool:
+        here, below, above = self.current, self.below, self.above
+        if self.was_at(here):
+            first = here.first
+            fell = first is not None and (
+                first - self.throughput
+                > self.s * (self.channels - self.lower) * first / self.channels
+            )
+            return fell or (here.congested and not self.congested)
+        if above is not None and self.was_at(above):
+            return above.congested and not self.congested
+        if self.was_at(below) and below.last is not None:
+            return self.is_gain(self.throughput, below.last, self.lower, self.channels)
+        return False
+
+    def is_better_above(self) -> bool:
+        """Whether nobody knows, or it took the whole load there, or much more than here."""
+        above = self.above
+        assert above is not None
+        if above.last is None or not above.congested or above.period < self.now - _FORGET_PERIODS:
+            return True
+        return self.is_gain(self.throughput, above.last, self.channels, self.higher)
+
+    def forget_below(self) -> None:
+        for level in range(self.here):
+            self.known[level] = Level(self.known[level].period, congested=False)
+
+    def forget_above(self) -> None:
+        for level in range(self.here + 1, len(self.known)):
+            self.known[level] = Level(self.known[level].period)
+
+    def note(self, first: float | None) -> None:
+        stayed = self.was_at(self.current) and first is not None
+        self.known[self.here] = Level(
+            self.now, self.congested, self.throughput, first if stayed else self.throughput
+        )
+
+    def go(self, step: int) -> SasoState:
+        return SasoState(self.now + 1, self.here + step, tuple(self.known))
+
+
+@dataclass(frozen=True)
+class Saso:
+    """The policy `saso`: every operator on its own, by its congestion and throughput."""
+
+    threshold: float = CONGESTED
+    sensitivity: float = SENSITIVITY
+
+    def scale(
+        self, flow: FlowView, limits: Limits, memory: Memory
+    ) -> tuple[Mapping[str, Wish], Memory]:
+        wishes, after = {}, dict(memory)
+        for name, operator in flow.operators.items():
+            steps = limits.levels(operator.table.slots.size)
+            state = _where(memory.get(name), operator.channels, steps)
+            congested = bool(operator.congestion > self.threshold)
+            fits = _fits(flow, operator, steps[max(0, state.level - 1)])
+            state, why = saso_step(
+                state, steps, operator.throughput, congested, self.sensitivity, fits
+            )
+            wishes[name] = Wish(
+                steps[state.level],
+                f"{why}: congestion {operator.congestion:.2f}, {operator.throughput:,.0f} rows/s "
+                f"on {operator.channels} channels",
+            )
+            after[name] = msgspec.to_builtins(state)
+        return wishes, after
+
+
+def _fits(flow: FlowView, operator: OperatorView, channels: int) -> bool:
+    """Whether a batch's work would be done in its interval on so many channels."""
+    busiest = max(_UNEVEN * operator.total_load / channels, float(operator.load.max()))
+    others = sum(
+        float(other.channel_load.max())
+        for name, other in flow.operators.items()
+        if name != operator.name
+    )
+    return flow.overhead_s + (busiest + others) * flow.interval_s <= flow.interval_s
+
+
+def _where(remembered: object, channels: int, steps: tuple[int, ...]) -> SasoState:
+    """The memory, brought to where the operator really is: a wish may not have been granted."""
+    state = SasoState() if remembered is None else msgspec.convert(remembered, SasoState)
+    return SasoState(state.period, level_of(channels, steps), state.known[: len(steps)])

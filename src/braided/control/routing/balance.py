@@ -1,0 +1,117 @@
+"""Rebalancing: as few slots as will do change channel until the imbalance is tolerable.
+
+The imbalance δ is the highest load of a channel over the average one. Rounds of refinement go on
+until δ ≤ θ (Elasticutor 3.1), or until none helps: a slot that is alone too much for its channel
+can't be helped by moving slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from braided.control.routing.refine import Move, refine
+from braided.control.routing.table import Loads, RoutingTable, Slots
+
+__all__ = [
+    "THETA",
+    "balancing_moves",
+    "channel_loads",
+    "checked_load",
+    "imbalance",
+    "rebalance",
+]
+
+THETA = 1.2
+
+
+def imbalance(table: RoutingTable, load: npt.ArrayLike) -> float:
+    """δ: the highest load of a channel over the average; 1.0 when there is no load."""
+    loads = channel_loads(table, checked_load(table, load))
+    mean = float(loads.mean())
+    return max(1.0, float(loads.max()) / mean) if mean > 0 else 1.0
+
+
+def rebalance(
+    table: RoutingTable,
+    load: npt.ArrayLike,
+    theta: float = THETA,
+    max_moves: int | None = None,
+) -> RoutingTable:
+    """The next table, with δ ≤ theta where single moves lead there; the same one if none helps."""
+    if not theta >= 1:
+        raise ValueError(f"theta is the imbalance to tolerate, at least 1, not {theta}")
+    weights = checked_load(table, load)
+    made = balancing_moves(table.slots, weights, table.channels, theta, max_moves)
+    return table.next(_moved(table.slots, made)) if made else table
+
+
+def balancing_moves(
+    slots: Slots,
+    weights: Loads,
+    channels: int,
+    theta: float,
+    max_moves: int | None = None,
+    goal: float | None = None,
+) -> Sequence[Move]:
+    """The moves that `rebalance` makes, in order; on to δ ≤ goal, once δ > theta, if given.
+
+    Nothing is checked.
+    """
+    loads = np.bincount(slots, weights=weights, minlength=channels).astype(np.float64)
+    mean = float(loads.mean())
+    if loads.max() <= theta * mean:
+        return ()
+    target = (theta if goal is None else goal) * mean
+    # Without a limit, one that a run does not come near: nothing here goes on for ever.
+    limit = 4 * weights.size if max_moves is None else max_moves
+    everyone = range(channels)
+    made: list[Move] = []
+    for move in refine(slots, weights, loads, everyone, everyone):
+        # Below a channel that is stuck, evening out the others does not lower δ.
+        if move.peak <= max(target, move.stuck):
+            break
+        if len(made) == limit:
+            return made
+        made.append(move)
+    return _worthwhile(slots, weights, loads, made)
+
+
+def channel_loads(table: RoutingTable, load: Loads) -> Loads:
+    """The load of each channel."""
+    return np.bincount(table.slots, weights=load, minlength=table.channels).astype(np.float64)
+
+
+def checked_load(table: RoutingTable, load: npt.ArrayLike) -> Loads:
+    """One finite load of at least 0 per slot, or a ValueError."""
+    weights = np.asarray(load, dtype=np.float64)
+    if weights.shape != table.slots.shape:
+        raise ValueError(f"{table.slots.size} slots have {weights.size} loads")
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ValueError("a slot's load is a finite number of at least 0")
+    return weights
+
+
+def _worthwhile(slots: Slots, weights: Loads, loads: Loads, made: Sequence[Move]) -> Sequence[Move]:
+    """The moves without those at the end that did not lower the peak: its twin was stuck."""
+    if not made:
+        return made
+    after = loads.copy()
+    at = {move.slot: int(slots[move.slot]) for move in made}
+    for move in made:
+        weight = weights[move.slot]
+        after[at[move.slot]] -= weight
+        after[move.channel] += weight
+        at[move.slot] = move.channel
+    peak = float(after.max())
+    # Sums in another order round in another way: better by that only is not better.
+    return [move for move in made if move.peak > peak * (1 + 1e-9)]
+
+
+def _moved(before: Slots, made: Sequence[Move]) -> Slots:
+    slots = before.copy()
+    for move in made:
+        slots[move.slot] = move.channel
+    return slots

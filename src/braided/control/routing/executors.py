@@ -1,0 +1,267 @@
+"""Executors: an operator's slots in fixed key ranges, each with channels of its own.
+
+Elasticutor 2.2: the key space is split once among y executors, and what changes from second to
+second is how many channels an executor has and which of them has which of its slots. That is the
+fast loop: `divided` gives channels to executors, `resized` names them, `balance_within` spreads
+slots. The slow loop (`reshaped`, the paper's appendix B) comes every ten minutes or so: it splits
+executors that have outgrown a host and merges neighbours that have little to do.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from braided.control.routing.balance import balancing_moves
+from braided.control.routing.rescale import rehomed
+from braided.control.routing.table import Loads, RoutingTable, Slots
+
+__all__ = ["Layout", "balance_within", "divided", "reshaped", "resized"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Executor e has the slots from `bounds[e]` to before `bounds[e + 1]`, and `channels[e]`."""
+
+    bounds: tuple[int, ...]
+    channels: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if len(self.bounds) != len(self.channels) + 1 or self.bounds[0] != 0:
+            raise ValueError("a layout has one range of slots per executor, from slot 0 on")
+        if any(low >= high for low, high in pairwise(self.bounds)) or not all(self.channels):
+            raise ValueError("every executor has at least one slot and one channel")
+        if sorted(c for own in self.channels for c in own) != list(range(self.total)):
+            raise ValueError("every channel belongs to one executor, and none is left out")
+
+    @classmethod
+    def even(cls, slots: int, executors: int, channels: int) -> Layout:
+        """The first layout: ranges and channels as equal as they can be."""
+        if not 1 <= executors <= min(slots, channels):
+            raise ValueError(
+                f"{slots} slots and {channels} channels can't be {executors} executors"
+            )
+        bounds = tuple(slots * e // executors for e in range(executors + 1))
+        cuts = [channels * e // executors for e in range(executors + 1)]
+        return cls(bounds, tuple(tuple(range(low, high)) for low, high in pairwise(cuts)))
+
+    @cached_property
+    def total(self) -> int:
+        return sum(len(own) for own in self.channels)
+
+    def over(self, channels: int) -> Layout:
+        """The same ranges with more or fewer channels in all, in the shares they have now."""
+        return resized(self, divided(self.counts.astype(np.float64), channels))[0]
+
+    def loads(self, load: Loads) -> Loads:
+        """The load of each executor."""
+        return np.add.reduceat(load, self.bounds[:-1])
+
+    @cached_property
+    def owners(self) -> Slots:
+        """The executor of each channel."""
+        found = np.empty(self.total, dtype=np.int32)
+        for executor, own in enumerate(self.channels):
+            found[list(own)] = executor
+        return found
+
+    @cached_property
+    def executor_of(self) -> Slots:
+        """The executor of each slot."""
+        return np.repeat(np.arange(len(self.channels), dtype=np.int32), np.diff(self.bounds))
+
+    @cached_property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How many channels each executor has."""
+        return np.array([len(own) for own in self.channels])
+
+    def is_home(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Which slots are on a channel of their own executor."""
+        home: npt.NDArray[np.bool_]
+        if slots.max() < self.total:
+            home = self.owners[slots] == self.executor_of
+            return home
+        known = slots < self.total
+        home = self.owners[np.where(known, slots, 0)] == self.executor_of
+        return home & known
+
+    def table(self) -> RoutingTable:
+        """The first table: every executor's slots dealt out to its channels in turn."""
+        slots = np.empty(self.bounds[-1], dtype=np.int32)
+        for (low, high), own in zip(pairwise(self.bounds), self.channels, strict=True):
+            slots[low:high] = np.resize(np.array(own, dtype=np.int32), high - low)
+        return RoutingTable(0, self.total, slots)
+
+
+def divided(loads: Loads, channels: int) -> list[int]:
+    """Channels for executors by load, at least one each, so that the busiest is as idle as can be.
+
+    One after the other goes to whoever has most load per channel, which is optimal.
+    """
+    if channels < loads.size:
+        raise ValueError(f"{loads.size} executors need a channel each, and there are {channels}")
+    total = float(loads.sum())
+    # What everybody is sure to get is given at once; the rest one by one.
+    sure = np.floor(loads * (channels - loads.size) / total) if total > 0 else np.zeros_like(loads)
+    counts = [max(1, int(n)) for n in sure]
+    heap = [(-load / n, e) for e, (load, n) in enumerate(zip(loads.tolist(), counts, strict=True))]
+    heapq.heapify(heap)
+    for _ in range(channels - sum(counts)):
+        executor = heap[0][1]
+        counts[executor] += 1
+        heapq.heapreplace(heap, (-float(loads[executor]) / counts[executor], executor))
+    return counts
+
+
+def resized(layout: Layout, counts: Sequence[int]) -> tuple[Layout, dict[int, int]]:
+    """The layout with so many channels per executor, and old channel numbers that got new ones.
+
+    Executors keep their channels, give up the last ones first and take what others gave up before
+    new numbers. Where the total shrinks, the highest numbers fill the gaps.
+    """
+    if len(counts) != len(layout.channels) or min(counts) < 1:
+        raise ValueError("every executor needs a number of channels of at least 1")
+    if list(counts) == layout.counts.tolist():
+        return layout, {}
+    total = sum(counts)
+    given_up = [c for own, n in zip(layout.channels, counts, strict=True) for c in own[n:]] + list(
+        range(layout.total, total)
+    )
+    free = sorted(given_up)
+    after = []
+    for own, count in zip(layout.channels, counts, strict=True):
+        missing = max(0, count - len(own))
+        after.append([*own[:count], *free[:missing]])
+        del free[:missing]
+    gaps = [c for c in free if c < total]
+    high = sorted(c for own in after for c in own if c >= total)
+    renamed = dict(zip(high, gaps, strict=True))
+    named = tuple(tuple(renamed.get(c, c) for c in own) for own in after)
+    return Layout(layout.bounds, named), renamed
+
+
+def balance_within(
+    layout: Layout,
+    table: RoutingTable,
+    load: Loads,
+    theta: float,
+    goal: float | None = None,
+) -> RoutingTable:
+    """The table in which executors have δ ≤ theta where it matters and where moves lead there.
+
+    An operator takes as long as its busiest channel. So executors come in order of their peaks, and
+    those are left alone whose peak is not above one that others keep anyway. Where there is
+    something to do, it goes on to δ ≤ goal. Slots that are on a channel of another executor, after
+    a change of the layout say, come home in any case.
+    """
+    slots, owners = table.slots, layout.owners
+    at_home = layout.is_home(slots)
+    all_home = bool(at_home.all())
+    # A slot that is nowhere counts for nothing, wherever its number points.
+    of_channels = np.bincount(
+        slots if all_home else np.minimum(slots, layout.total - 1),
+        weights=load if all_home else np.where(at_home, load, 0.0),
+        minlength=layout.total,
+    )
+    peaks = np.zeros(len(layout.channels))
+    np.maximum.at(peaks, owners, of_channels)
+    homeless = np.zeros(peaks.size, dtype=bool)
+    if not all_home:
+        homeless[layout.executor_of[~at_home]] = True
+    uneven = homeless | (peaks > theta * layout.loads(load) / layout.counts)
+    if not uneven.any() and layout.total == table.channels:
+        return table
+    slots = slots.copy()
+    kept = float(peaks[~uneven].max(initial=0.0))
+    order = np.flatnonzero(uneven)
+    for executor in order[np.lexsort((order, -peaks[order], ~homeless[order]))].tolist():
+        if not homeless[executor] and peaks[executor] <= kept:
+            break
+        part = slice(layout.bounds[executor], layout.bounds[executor + 1])
+        slots[part] = _spread(slots[part], load[part], layout.channels[executor], theta, goal)
+        kept = max(kept, float(np.bincount(slots[part], weights=load[part]).max()))
+    return table.next(slots, layout.total)
+
+
+def _spread(
+    slots: Slots, load: Loads, own: tuple[int, ...], theta: float, goal: float | None
+) -> Slots:
+    """One executor's slots over its own channels."""
+    nowhere = len(own)
+    number = np.full(max(max(own), int(slots.max())) + 1, nowhere, dtype=np.int32)
+    number[list(own)] = np.arange(len(own))
+    local = number[slots]
+    if local.max() == nowhere:
+        local = rehomed(local, len(own), load)
+        slots = np.array(own, dtype=np.int32)[local]
+    after = slots.copy()
+    for move in balancing_moves(local, load, len(own), theta, goal=goal):
+        after[move.slot] = own[move.channel]
+    return after
+
+
+def reshaped(
+    layout: Layout, load: Loads, host_channels: int, split: float = 1.0, merge: float = 0.4
+) -> tuple[Layout, list[str]]:
+    """The slow loop: executors whose load outgrows a host are split, light neighbours merged.
+
+    An executor that needs more than `split` hosts has remote channels for good; two neighbours
+    that together need less than `merge` of one could share it. With `merge` at most half of
+    `split`, what was merged is not split again at once.
+    """
+    if not 0 <= merge <= split / 2:
+        raise ValueError(f"merging below {merge} and splitting above {split} would undo each other")
+    ranges = [
+        (low, high, list(own))
+        for (low, high), own in zip(pairwise(layout.bounds), layout.channels, strict=True)
+    ]
+    reasons: list[str] = []
+    ranges = _split(ranges, load, split * host_channels, reasons)
+    ranges = _merge(ranges, load, merge * host_channels, reasons)
+    bounds = (*(low for low, _, _ in ranges), layout.bounds[-1])
+    return Layout(bounds, tuple(tuple(own) for _, _, own in ranges)), reasons
+
+
+_Range = tuple[int, int, list[int]]
+
+
+def _split(ranges: list[_Range], load: Loads, most: float, reasons: list[str]) -> list[_Range]:
+    done: list[_Range] = []
+    waiting = list(reversed(ranges))
+    while waiting:
+        low, high, own = waiting.pop()
+        weight = float(load[low:high].sum())
+        if weight <= most or len(own) < 2 or high - low < 2:
+            done.append((low, high, own))
+            continue
+        # Where the load is halved; a channel and a slot on either side.
+        at = low + 1 + int(np.searchsorted(np.cumsum(load[low:high]), weight / 2))
+        at = min(max(at, low + 1), high - 1)
+        left = round(len(own) * float(load[low:at].sum()) / weight)
+        left = min(max(left, 1), len(own) - 1)
+        reasons.append(f"slots {low} to {high - 1} need {weight:.1f} channels: split at {at}")
+        waiting += [(at, high, own[left:]), (low, at, own[:left])]
+    return done
+
+
+def _merge(ranges: list[_Range], load: Loads, least: float, reasons: list[str]) -> list[_Range]:
+    weights = [float(load[low:high].sum()) for low, high, _ in ranges]
+    while len(ranges) > 1:
+        together = [a + b for a, b in pairwise(weights)]
+        first = int(np.argmin(together))
+        if together[first] >= least:
+            break
+        (low, _, own), (_, high, other) = ranges[first : first + 2]
+        reasons.append(
+            f"slots {low} to {high - 1} need {together[first]:.1f} channels in two "
+            "executors: merged"
+        )
+        ranges[first : first + 2] = [(low, high, own + other)]
+        weights[first : first + 2] = [together[first]]
+    return ranges

@@ -1,0 +1,75 @@
+"""Rescaling: more or fewer channels, and only what must move moves.
+
+The monotonicity of consistent hashing (Gedik et al. 6.2): when channels are added, slots leave old
+channels for new ones only; when channels are removed, only their slots leave. The balance is
+better than a hash ring's, because the table is explicit: by load among slots that have some, and
+by count among the others, so that slots of which nothing is known yet are not taken for free.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from braided.control.routing.balance import checked_load
+from braided.control.routing.refine import refine
+from braided.control.routing.table import Loads, RoutingTable, Slots
+
+__all__ = ["rehomed", "rescale"]
+
+# Nearer than this, evening out moves many light slots for nothing one could measure.
+_NEAR = 1.02
+
+
+def rescale(table: RoutingTable, channels: int, load: npt.ArrayLike | None = None) -> RoutingTable:
+    """The next table, with that many channels; the same one if it has them already."""
+    if channels < 1:
+        raise ValueError(f"an operator needs at least one channel, not {channels}")
+    weights = checked_load(table, np.zeros(table.slots.size) if load is None else load)
+    if channels == table.channels:
+        return table
+    if channels > table.channels:
+        return table.next(_grow(table, channels, weights), channels)
+    return table.next(rehomed(table.slots, channels, weights), channels)
+
+
+def _grow(table: RoutingTable, channels: int, weights: Loads) -> Slots:
+    old, new = range(table.channels), range(table.channels, channels)
+    slots = table.slots.copy()
+    loads = np.bincount(slots, weights=weights, minlength=channels).astype(np.float64)
+    for move in refine(table.slots, weights, loads, old, new):
+        if move.peak <= _NEAR * move.low:
+            break
+        slots[move.slot] = move.channel
+    idle = (weights == 0).astype(np.float64)
+    counts = np.bincount(slots, minlength=channels).astype(np.float64)
+    for move in list(refine(slots, idle, counts, old, new)):
+        slots[move.slot] = move.channel
+    return slots
+
+
+def rehomed(before: Slots, channels: int, weights: Loads) -> Slots:
+    """Every slot on one of the channels below `channels`; only those move that are on none."""
+    slots = before.copy()
+    homeless = np.flatnonzero(slots >= channels)
+    homeless = homeless[np.lexsort((homeless, -weights[homeless]))]
+    busy = np.count_nonzero(weights[homeless])
+    _settle(slots, homeless[:busy].tolist(), weights, channels)
+    _settle(slots, homeless[busy:].tolist(), np.ones_like(weights), channels)
+    return slots
+
+
+def _settle(slots: Slots, homeless: Iterable[int], weights: Loads, channels: int) -> None:
+    """Puts each slot, heaviest first, where the load and then the count is lowest."""
+    settled = slots < channels
+    loads = np.bincount(slots[settled], weights=weights[settled], minlength=channels)
+    counts = np.bincount(slots[settled], minlength=channels)
+    heap = list(zip(loads.tolist(), counts.tolist(), range(channels), strict=True))
+    heapq.heapify(heap)
+    for slot in homeless:
+        load, count, channel = heap[0]
+        slots[slot] = channel
+        heapq.heapreplace(heap, (load + float(weights[slot]), count + 1, channel))

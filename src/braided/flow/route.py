@@ -1,0 +1,279 @@
+"""From rows to channels: the slot of a row's key, the channel that owns it, the order of rows.
+
+Everything here is a JVM expression; no Python touches a row on the way. The hidden columns that it
+adds are described in `tasks/columns.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.classic.column import _to_java_column, _to_seq
+from pyspark.sql.types import (
+    AtomicType,
+    ByteType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from braided.control.routing.table import Pin, RoutingTable
+from braided.errors import OptionError
+from braided.spark.jvm import int_array
+from braided.spark.sql_text import quoted
+from braided.tasks.columns import PLACE, PLACE_SHIFT, hidden_key, order_columns
+
+__all__ = [
+    "Keys",
+    "Route",
+    "admission",
+    "can_be_pinned",
+    "late_filter",
+    "pin_hashes",
+    "place_sql",
+    "sequence",
+    "slot_of_place",
+    "slot_sql",
+]
+
+_ORDERABLE: dict[type[DataType], str] = {
+    ByteType: "bigint({0})",
+    ShortType: "bigint({0})",
+    IntegerType: "bigint({0})",
+    LongType: "{0}",
+    DateType: "bigint(unix_date({0}))",
+    TimestampType: "unix_micros({0})",
+    TimestampNTZType: "unix_micros(to_utc_timestamp({0}, current_timezone()))",
+}
+_KAFKA = {"topic": StringType, "partition": IntegerType, "offset": LongType}
+
+
+def sequence(schema: StructType, order_by: str | None) -> list[str]:
+    """SQL for the order of a source's rows: what the user says, what Kafka knows, or as
+    they come.
+    """
+    as_they_come = "monotonically_increasing_id()"
+    types = {field.name: field.dataType for field in schema.fields}
+    if order_by is not None:
+        if order_by not in types:
+            raise OptionError(
+                f"braided.orderBy names column {order_by!r}, but the stream has {', '.join(types)}"
+            )
+        conversion = _ORDERABLE.get(type(types[order_by]))
+        if conversion is None:
+            raise OptionError(
+                f"braided.orderBy takes an integral, date or timestamp column; {order_by!r} is "
+                f"{types[order_by].simpleString()}"
+            )
+        value = conversion.format(quoted(order_by))
+        return [f"coalesce({value}, bigint('-9223372036854775808'))", as_they_come]
+    if all(isinstance(types.get(name), kind) for name, kind in _KAFKA.items()):
+        return ["shiftleft(bigint(partition), 44) | offset", "bigint(crc32(binary(topic)))"]
+    return [as_they_come]
+
+
+def slot_sql(columns: Sequence[str], slots: int) -> str:
+    """SQL for the slot of a key, where no pin says otherwise."""
+    return f"pmod({_hash_sql(columns)}, {slots})"
+
+
+def _hash_sql(columns: Sequence[str]) -> str:
+    return f"xxhash64({', '.join(columns)})"
+
+
+def place_sql(columns: Sequence[str], slots: int, pins: Sequence[Pin] = ()) -> str:
+    """SQL for the place of a row's key."""
+    slot = slot_sql(columns, slots)
+    if pins:
+        hash_sql, check_sql = pin_hashes(columns)
+        cases = " ".join(
+            f"WHEN {hash_sql} = {_bigint(pin.hash)} AND {check_sql} = {_bigint(pin.check)} "
+            f"THEN bigint({pin.slot})"
+            for pin in pins
+        )
+        slot = f"CASE {cases} ELSE {slot} END"
+    return (
+        f"shiftleft({slot}, {PLACE_SHIFT}) | "
+        f"shiftrightunsigned({_hash_sql(columns)}, {64 - PLACE_SHIFT}) AS {PLACE}"
+    )
+
+
+def slot_of_place() -> str:
+    """SQL for the slot that a row's place has in it."""
+    return f"int(shiftright({PLACE}, {PLACE_SHIFT}))"
+
+
+def pin_hashes(columns: Sequence[str]) -> tuple[str, str]:
+    """SQL for the two hashes that rows of a pinned key are known by: 128 bits, so that no other key
+    is ever taken for it.
+
+    Spark's hash passes over nulls, so that (null, 1) and (1, null) have the same one. The second
+    says where they are.
+    """
+    told = ", ".join(f"isnull({column}), {column}" for column in columns)
+    return _hash_sql(columns), f"xxhash64(bigint(7), {told})"
+
+
+def can_be_pinned(key_schema: StructType) -> bool:
+    """Whether the two hashes tell all keys apart: inside structs and arrays, nulls and lengths do
+    not show in them.
+    """
+    return all(isinstance(field.dataType, AtomicType) for field in key_schema.fields)
+
+
+def _bigint(number: int) -> str:
+    # The lowest bigint has no literal of its own.
+    return f"bigint('{number}')"
+
+
+def admission(sequence_sql: Sequence[str]) -> list[str]:
+    """SQL for the order columns of rows that are new: their age is 0, of carried ones it is below.
+
+    The age is not the batch's number, because a number that differs from batch to batch would be
+    compiled into the code that Spark generates: compiled anew for every batch, and never hot.
+    """
+    values = ["bigint(0)", *sequence_sql]
+    names = order_columns(len(values))
+    return [f"{value} AS {name}" for value, name in zip(values, names, strict=True)]
+
+
+def late_filter(time: str) -> Callable[[int], str]:
+    """SQL that keeps the rows that are not late, given the watermark in ms."""
+
+    def keep(watermark_ms: int) -> str:
+        # Inside an array, at a place that Spark does not see is constant, the watermark is not
+        # compiled into the generated code, which would then be compiled anew for every batch.
+        place = f"pmod(hash({time}), 1) + 1"
+        watermark = f"element_at(array(timestamp_millis({watermark_ms})), {place})"
+        return f"NOT coalesce({time} <= {watermark}, false)"
+
+    return keep
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The grouping columns of an operator, as the routing needs them."""
+
+    columns: tuple[Column | str, ...]
+    """A name for a column that the rows have anyway, a Column for an expression."""
+
+    def hidden_names(self) -> list[str]:
+        return [hidden_key(i) for i, c in enumerate(self.columns) if isinstance(c, Column)]
+
+    def hidden(self) -> list[Column]:
+        return [
+            column.alias(hidden_key(i))
+            for i, column in enumerate(self.columns)
+            if isinstance(column, Column)
+        ]
+
+    def sql(self) -> list[str]:
+        return [
+            hidden_key(i) if isinstance(column, Column) else quoted(column)
+            for i, column in enumerate(self.columns)
+        ]
+
+    def positions(self, names: Sequence[str]) -> list[int]:
+        """Where the keys are in the rows that reach a task (see `Route.apply`)."""
+        hidden = len(names)
+        found = []
+        for column in self.columns:
+            if isinstance(column, Column):
+                found.append(hidden)
+                hidden += 1
+            else:
+                found.append(names.index(column))
+        return found
+
+
+@dataclass(frozen=True)
+class _Sequences:
+    """The JVM's lists of columns that a route sorts by and drops."""
+
+    by_age: Any
+    by_sequence: Any
+    order: Any
+
+
+class Route:
+    """The way to one operator; keeps the parsed table while the epoch lasts."""
+
+    def __init__(self, keys: Keys, slots: int, order: int) -> None:
+        self._hidden = keys.hidden()
+        self._order = order_columns(order)
+        self._sequences: _Sequences | None = None
+        self._columns = keys.sql()
+        self._slots = slots
+        # What the JVM was told is kept: to tell it takes a call per column, and a parser.
+        self._placing: tuple[Any, Any] | None = None
+        self._table: RoutingTable | None = None
+        self._channel: Column | None = None
+
+    def apply(
+        self,
+        frame: DataFrame,
+        table: RoutingTable,
+        admitted: list[str],
+        aged: bool,
+        keep_order: bool,
+    ) -> DataFrame:
+        """One partition per channel, sorted by slot, hash of the key and order.
+
+        `admitted` is SQL for order columns that the frame does not have yet. The columns of the
+        result: order columns if kept, the rows' own, hidden keys, the place.
+        """
+        if self._hidden:
+            frame = frame.select("*", *self._hidden)
+        placed = self.placed(frame, admitted, table.pins)
+        routed = placed.repartitionById(table.channels, self._channel_of(table, slot_of_place()))
+        if self._sequences is None:
+            self._sequences = self._make_sequences(frame.sparkSession.sparkContext)
+        lists = self._sequences
+        arranged = routed._jdf.sortWithinPartitions(lists.by_age if aged else lists.by_sequence)
+        return DataFrame(arranged if keep_order else arranged.drop(lists.order), frame.sparkSession)
+
+    def placed(
+        self, frame: DataFrame, admitted: Sequence[str] = (), pins: Sequence[Pin] = ()
+    ) -> DataFrame:
+        """The rows with the place of their key."""
+        asked = (tuple(admitted), tuple(pins))
+        if self._placing is None or self._placing[0] != asked:
+            context = frame.sparkSession.sparkContext
+            place = place_sql(self._columns, self._slots, pins)
+            columns = [*map(F.expr, admitted), F.col("*"), F.expr(place)]
+            self._placing = asked, _to_seq(context, columns, _to_java_column)
+        return DataFrame(frame._jdf.select(self._placing[1]), frame.sparkSession)
+
+    def exchanged(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
+        """One partition per channel, in no order and with no columns but the frame's own."""
+        slot = f"int({slot_sql(self._columns, self._slots)})"
+        return frame.repartitionById(table.channels, self._channel_of(table, slot))
+
+    def _make_sequences(self, context: SparkContext) -> _Sequences:
+        # Not by the key itself: its hash is in the place, and if two keys of one place (one pair in
+        # 2^45) take turns, that is no harm. Not by age where all rows are new: Spark drops it then.
+        order = [F.col(name) for name in self._order]
+        return _Sequences(
+            by_age=_to_seq(context, [F.col(PLACE), *order], _to_java_column),
+            by_sequence=_to_seq(context, [F.col(PLACE), *order[1:]], _to_java_column),
+            order=_to_seq(context, self._order),
+        )
+
+    def _channel_of(self, table: RoutingTable, slot: str) -> Column:
+        if self._table is not table or self._channel is None:
+            context = SparkContext._active_spark_context
+            assert context is not None
+            owners = int_array(context, table.slots)
+            self._table, self._channel = table, F.element_at(owners, F.expr(f"{slot} + 1"))
+        return self._channel

@@ -1,0 +1,209 @@
+"""The state that an Operator starts with: rows of a DataFrame as records of its fields."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    FractionalType,
+    IntegralType,
+    StructType,
+    TimestampType,
+)
+
+from braided.errors import DefinitionError, StateValueError
+from braided.flow.route import slot_sql
+from braided.operator.definition import Operator, state_codec
+from braided.spark.sql_text import quoted
+from braided.store.history.manifest import OperatorMeta
+from braided.store.records.stored_fields import is_nullable, shape_of
+from braided.store.slots.keys import KeyCodec, record_key, timer_key, wrap
+from braided.tasks.failure import from_worker, to_text
+from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_snapshot
+from braided.tasks.rows import RowFactory
+
+__all__ = ["check_initial", "write_initial"]
+
+_SLOT = "__braided_slot"
+_TIMERS = "timers"
+def check_initial(initial: DataFrame, operator: type[Operator], key: StructType) -> None:
+    """Raises DefinitionError unless the DataFrame has the grouping columns and fields only."""
+    if not isinstance(initial, DataFrame) or initial.isStreaming:
+        raise DefinitionError("initialState is a DataFrame that is not streaming")
+    name = operator.__name__
+    given = {field.name: field.dataType for field in initial.schema.fields}
+    if len(given) < len(initial.columns):
+        raise DefinitionError(f"initialState has two columns of one name: {initial.columns}")
+    fields = _kinds(operator)
+    both = [column for column in key.names if column in fields]
+    if both:
+        raise DefinitionError(
+            f"initialState: {both[0]!r} is a grouping column and a field of {name}; group by "
+            f"another name, for example groupBy(F.col({both[0]!r}).alias('k'))"
+        )
+    for column in key.fields:
+        _check_type(column.name, "grouping column", column.dataType, given.pop(column.name, None))
+    timers = given.pop(_TIMERS, None) if _TIMERS not in fields else None
+    if timers is not None:
+        _check_type(_TIMERS, "pending timers", ArrayType(TimestampType()), timers)
+    for field, kind in given.items():
+        if field not in fields:
+            known = ", ".join([*key.names, *fields])
+            raise DefinitionError(
+                f"initialState has column {field!r}, which is no field of {name}; it takes {known}"
+            )
+        wanted = from_arrow_type(shape_of(fields[field]).type)
+        if not _fits(fields[field], wanted, kind):
+            _check_type(field, f"field of {name}", wanted, kind)
+
+
+def _kinds(operator: type[Operator]) -> dict[str, Any]:
+    """The described types of the fields."""
+    described = json.loads(state_codec(operator).describe())["fields"]
+    return {field["name"]: field["type"] for field in described}
+
+
+def _check_type(name: str, what: str, wanted: DataType, given: DataType | None) -> None:
+    if given is None:
+        raise DefinitionError(f"initialState has no column {name!r}, a {what}")
+    if given.simpleString() != wanted.simpleString():
+        raise DefinitionError(
+            f"initialState: column {name!r}, a {what}, is {given.simpleString()} and must be "
+            f"{wanted.simpleString()}: cast it"
+        )
+
+
+def _fits(described: Any, wanted: DataType, given: DataType) -> bool:
+    """Numbers need not be of the widest type; what is null in all rows has none."""
+    kinds = described[1:] if isinstance(described, list) else [described]
+    if given.typeName() == "void" or ("Decimal" in kinds and isinstance(given, DecimalType)):
+        return True
+    for family in (IntegralType, FractionalType):
+        if isinstance(wanted, family):
+            return isinstance(given, family) and not isinstance(given, DecimalType)
+    return given.simpleString() == wanted.simpleString()
+
+
+def write_initial(
+    initial: DataFrame,
+    operator: type[Operator],
+    name: str,
+    key: StructType,
+    meta: OperatorMeta,
+    root: str,
+    batch: int,
+) -> FirstState:
+    """Writes the state that an operator starts with; nothing counts before a manifest names it."""
+    keys = [quoted(column) for column in key.names]
+    slot = F.expr(f"int({slot_sql(keys, meta.slots)})").alias(_SLOT)
+    own = set(key.names)
+    rest = [quoted(column) for column in initial.columns if column not in own]
+    columns: list[str | Column] = [slot, *keys, *rest]
+    tasks = min(meta.slots, 4 * initial.sparkSession.sparkContext.defaultParallelism)
+    placed = initial.select(*columns).repartitionById(tasks, F.expr(f"{_SLOT} % {tasks}"))
+    write = _Writer(operator, name, key, tuple(placed.columns[1 + len(keys) :]), root, batch)
+    try:
+        return first_state_of(placed.mapInArrow(write, RUN_SCHEMA).collect())
+    except PySparkException as error:
+        raise from_worker(error) or error from None
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """What `mapInArrow` calls: the rows of some slots in, one snapshot out."""
+
+    operator: type[Operator]
+    name: str
+    key: StructType
+    columns: tuple[str, ...]
+    """Those after the slot and the key."""
+    root: str
+    batch: int
+
+    def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            slots: dict[int, dict[bytes, bytes]] = {}
+            make = _Records(self)
+            for chunk in chunks:
+                for slot, key, record, timers in make.records(chunk):
+                    content = slots.setdefault(slot, {})
+                    place, is_long = record_key(key)
+                    if place in content:
+                        raise StateValueError(
+                            f"initialState of operator {self.name!r} has two rows of key "
+                            f"{make.shown(key)}; a key has one state"
+                        )
+                    content[place] = wrap(key, record) if is_long else record
+                    for ms in timers:
+                        content.update([timer_key(ms, key)])
+            if slots:
+                path = f"state/{self.name}/{self.batch}-initial-{uuid.uuid4().hex[:12]}"
+                yield write_snapshot(self.root, path, slots)
+        except StateValueError as error:
+            raise RuntimeError(to_text(error)) from None
+
+
+class _Records:
+    """Rows of an initial state as records of an operator's state."""
+
+    def __init__(self, spec: _Writer) -> None:
+        self._spec = spec
+        self._keys = KeyCodec(to_arrow_schema(spec.key, timezone="UTC"))
+        self._key_rows = RowFactory(spec.key)
+        self._codec = state_codec(spec.operator)
+        self._op: Any = spec.operator()
+        kinds = _kinds(spec.operator)
+        types = {field.name: field.type for field in self._codec.fields}
+        self._fields = [
+            (name, 1 + len(spec.key.names) + place, kinds[name], shape_of(kinds[name]), types[name])
+            for place, name in enumerate(spec.columns)
+            if name in kinds
+        ]
+        self._timers = None
+        if _TIMERS in spec.columns and _TIMERS not in kinds:
+            self._timers = 1 + len(spec.key.names) + spec.columns.index(_TIMERS)
+
+    def records(self, chunk: pa.RecordBatch) -> Iterator[tuple[int, bytes, bytes, tuple[int, ...]]]:
+        """(slot, key, record, timers in ms) of each row."""
+        width = len(self._spec.key.names)
+        keys = self._keys.encode_batch(chunk.columns[1 : 1 + width])
+        slots = chunk.column(0).to_pylist()
+        columns = [chunk.column(place).to_pylist() for _, place, *_ in self._fields]
+        timers: list[tuple[int, ...]] = [()] * len(keys)
+        if self._timers is not None:
+            us = chunk.column(self._timers).cast(pa.list_(pa.int64())).to_pylist()
+            # Rounded up, as a timer's time is everywhere: it never fires before.
+            timers = [tuple(sorted({-(-each // 1000) for each in some or ()})) for some in us]
+        for row, key in enumerate(keys):
+            self._codec.load(self._op, None)
+            for (name, _, kind, shape, wanted), values in zip(self._fields, columns, strict=True):
+                value = values[row]
+                if value is None and not is_nullable(kind):
+                    continue  # the default
+                try:
+                    converted = msgspec.convert(shape.from_arrow(value), wanted)
+                except (msgspec.ValidationError, TypeError, ValueError) as error:
+                    raise StateValueError(
+                        f"initialState of operator {self._spec.name!r}: {value!r} does not fit "
+                        f"field {name!r} of key {self.shown(key)}: {error}"
+                    ) from None
+                setattr(self._op, name, converted)
+            record = self._codec.dump(self._op, timers[row])
+            if record != self._codec.fresh:  # a key that is as new has no state
+                yield slots[row], key, record, timers[row]
+
+    def shown(self, key: bytes) -> str:
+        return repr(self._key_rows.rows_of(self._keys.decode_batch([key]))[0])

@@ -1,0 +1,237 @@
+"""The rows of a task, key by key, as a processor takes them.
+
+Chunks come in sorted, and the rows of a key may begin in one and end in another. A processor pulls
+the rows of its key from an iterator, which reads the next chunk when it must; what it leaves is
+skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.conversion import ArrowBatchTransformer
+from pyspark.sql.types import Row
+
+from braided.kinds.processor.program import ProcessorProgram
+from braided.store.slots.keys import KeyCodec
+from braided.tasks.columns import PLACE_SHIFT
+from braided.tasks.heavy_keys import HeavyKeys
+from braided.tasks.rows import row_class
+
+__all__ = ["Group", "Groups", "PandasReader", "RowReader"]
+
+
+Group = tuple[int, bytes, tuple[Any, ...], Iterator[Any], int]
+"""The rows of one key: slot, the key's bytes and values, rows, where they begin in the chunk."""
+
+
+class RowReader:
+    """Rows as Spark's worker makes them: each value as Arrow gives it to Python."""
+
+    def __init__(self, program: ProcessorProgram, begin: int) -> None:
+        width = len(program.input.fields)
+        hidden = [i for i in program.key_positions if i >= width]
+        keys = dict(zip(program.key_positions, program.key.names, strict=True))
+        self._columns = [begin + i for i in (*hidden, *range(width))]
+        names = [*(keys[i] for i in hidden), *program.input.names]
+        self._make: Any = partial(tuple.__new__, row_class(names))
+
+    def read(self, chunk: pa.RecordBatch) -> list[Row]:
+        values = [_values(chunk.column(i)) for i in self._columns]
+        return list(map(self._make, zip(*values, strict=True)))
+
+    def keys(self, columns: list[pa.Array]) -> list[tuple[Any, ...]]:
+        return list(zip(*map(_values, columns), strict=True))
+
+    def part(self, rows: list[Row], begin: int, end: int) -> Iterator[Row]:
+        return iter(rows[begin:end])
+
+    def joined(self, parts: Iterator[tuple[list[Row], int, int]]) -> Iterator[Row]:
+        for rows, begin, end in parts:
+            yield from rows[begin:end]
+
+
+def _values(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if not column.null_count and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return list(column.to_numpy(zero_copy_only=False).tolist())
+    return list(column.to_pylist())
+
+
+class PandasReader:
+    """Data frames of at most so many rows, with the types that Spark's worker gives them."""
+
+    def __init__(self, program: ProcessorProgram, begin: int) -> None:
+        self._settings = program.settings
+        self._columns = list(range(begin, begin + len(program.input.fields)))
+        self._names = program.input.names
+        self._exact = program.exact_frames
+        self._indexes: dict[int, pd.RangeIndex] = {}
+
+    def read(self, chunk: pa.RecordBatch) -> pd.DataFrame:
+        series = self._series(chunk.select(self._columns))
+        if not self._exact:
+            series = list(map(_widened, series))
+        frame = pd.DataFrame(dict(enumerate(series)))
+        frame.columns = pd.Index(self._names)
+        _ = frame._mgr.blknos  # found out here once, and taken over by every part of the frame
+        return frame
+
+    def keys(self, columns: list[pa.Array]) -> list[tuple[Any, ...]]:
+        names = [f"k{i}" for i in range(len(columns))]
+        series = self._series(pa.RecordBatch.from_arrays(columns, names=names))
+        if self._exact:
+            numeric = [each.dtype.kind in "biuf" for each in series]
+            return list(
+                zip(
+                    *(s.to_numpy() if n else s for s, n in zip(series, numeric, strict=True)),
+                    strict=True,
+                )
+            )
+        return list(zip(*series, strict=True))
+
+    def _series(self, batch: pa.RecordBatch) -> list[pd.Series[Any]]:
+        return ArrowBatchTransformer.to_pandas(
+            batch,
+            timezone=self._settings.timezone,
+            prefer_int_ext_dtype=self._settings.int_ext_dtype,
+        )
+
+    def part(self, frame: pd.DataFrame, begin: int, end: int) -> Iterator[pd.DataFrame]:
+        most = self._settings.rows_max
+        if end - begin <= most:
+            return iter((self._slice(frame, begin, end),))
+        bounds = [*range(begin, end, most), end]
+        return (self._slice(frame, b, e) for b, e in pairwise(bounds))
+
+    def joined(self, parts: Iterator[tuple[pd.DataFrame, int, int]]) -> Iterator[pd.DataFrame]:
+        most, waiting, count = self._settings.rows_max, [], 0
+        for frame, begin, end in parts:
+            while begin < end:
+                taken = min(end - begin, most - count)
+                waiting.append(frame[begin : begin + taken])
+                begin, count = begin + taken, count + taken
+                if count == most:
+                    yield self._concat(waiting)
+                    waiting, count = [], 0
+        if waiting:
+            yield self._concat(waiting)
+
+    def _concat(self, frames: list[pd.DataFrame]) -> pd.DataFrame:
+        return pd.concat(frames, ignore_index=True)
+
+    def _slice(self, frame: pd.DataFrame, begin: int, end: int) -> pd.DataFrame:
+        # What frame[begin:end].reset_index(drop=True) comes to, without what that looks at on the
+        # way, which takes longer than most processors do with it.
+        count = end - begin
+        index = self._indexes.get(count)
+        if index is None:
+            index = self._indexes[count] = pd.RangeIndex(count)
+        part = frame._mgr.get_slice(slice(begin, end), axis=1)
+        # Views, because a name that is given to an index would be seen by the other keys.
+        part.axes[:] = [part.axes[0].view(), index.view()]
+        return pd.DataFrame._from_mgr(part, part.axes)
+
+
+def _widened(series: pd.Series[Any]) -> pd.Series[Any]:
+    """Spark makes frames from Python values, which have one size of number."""
+    kind = series.dtype
+    if isinstance(kind, np.dtype) and kind.kind in "if" and kind.itemsize < 8:
+        return series.astype(np.int64 if kind.kind == "i" else np.float64)
+    return series
+
+
+class _Window(NamedTuple):
+    """A chunk with its runs of equal keys."""
+
+    rows: Any
+    begins: list[int]
+    ends: list[int]
+    slots: list[int]
+    keys: list[bytes]
+    values: list[tuple[Any, ...]]
+    chunk: pa.RecordBatch
+
+
+class Groups:
+    """Iterates over the keys of a task's input."""
+
+    def __init__(
+        self,
+        chunks: Iterator[pa.RecordBatch],
+        reader: Any,
+        keys: KeyCodec,
+        positions: list[int],
+        heavy: HeavyKeys,
+    ) -> None:
+        self._chunks = chunks
+        self._reader = reader
+        self._keys = keys
+        self._positions = positions
+        self._heavy = heavy
+        self._next: tuple[_Window, int] | None = None
+        self.chunk: pa.RecordBatch | None = None
+        """The chunk in which the rows of the newest key begin."""
+
+    def __iter__(self) -> Iterator[Group]:
+        self._next = self._read()
+        while self._next is not None:
+            window, start = self._next
+            self._next = None
+            self.chunk = window.chunk
+            last = len(window.begins) - 1
+            rows, part = window.rows, self._reader.part
+            _, begins, ends, slots, keys, values, _ = window
+            for i in range(start, last):
+                begin = begins[i]
+                yield slots[i], keys[i], values[i], part(rows, begin, ends[i]), begin
+            parts = self._parts(window, last)
+            spanning = self._reader.joined(parts)
+            yield slots[last], keys[last], values[last], spanning, begins[last]
+            for _ in parts:
+                pass  # rows that the processor has left
+
+    def _parts(self, window: _Window, last: int) -> Iterator[tuple[Any, int, int]]:
+        """The rows of the last key of a window, which may go on in the ones after it."""
+        key = window.keys[last]
+        yield window.rows, window.begins[last], window.ends[last]
+        while True:
+            found = self._read()
+            if found is None:
+                return
+            after, _ = found
+            if after.keys[0] != key:
+                self._next = (after, 0)
+                return
+            yield after.rows, after.begins[0], after.ends[0]
+            if len(after.keys) > 1:
+                self._next = (after, 1)
+                return
+
+    def _read(self) -> tuple[_Window, int] | None:
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            return None
+        columns = [chunk.column(position) for position in self._positions]
+        starts = self._keys.changes(columns).nonzero()[0]
+        heads = [column.take(pa.array(starts)) for column in columns]
+        places = chunk.column(chunk.num_columns - 1).to_numpy()[starts]
+        begins = starts.tolist()
+        keys = self._keys.encode_batch(heads)
+        self._heavy.add(keys, places, starts, chunk.num_rows)
+        window = _Window(
+            rows=self._reader.read(chunk),
+            begins=begins,
+            ends=[*begins[1:], chunk.num_rows],
+            slots=(places >> PLACE_SHIFT).tolist(),
+            keys=keys,
+            values=self._reader.keys(heads),
+            chunk=chunk,
+        )
+        return window, 0

@@ -1,0 +1,155 @@
+"""A StatefulProcessor as a keyed step of a flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import msgspec
+from pyspark import Broadcast
+from pyspark.sql.types import StructType
+
+from braided.flow.route import Keys, late_filter
+from braided.flow.step import ImportedState, KeyedStep
+from braided.kinds.processor.first_state import InitialRows, write_first_state
+from braided.kinds.processor.handle import Schemas
+from braided.kinds.processor.native_import import imported_meta, read_import
+from braided.kinds.processor.output import PandasSettings
+from braided.kinds.processor.program import ProcessorProgram
+from braided.kinds.processor.stage import ProcessorStage
+from braided.spark.offset_log import BatchTimes
+from braided.spark.sql_text import quoted
+from braided.store.durable.files import Files
+from braided.store.history.manifest import OperatorMeta
+from braided.store.variables.declared import VARIABLES, Declared, evolved
+from braided.tasks.first_state import FirstState
+from braided.tasks.packing import PackedProgram, pack
+from braided.tasks.stage import StageSetting
+
+__all__ = ["ProcessorStep", "continued_variables"]
+
+
+@dataclass(frozen=True)
+class ProcessorStep:
+    """A StatefulProcessor, wherever it stands in a flow."""
+
+    fires_at_start: ClassVar[bool] = True  # as in Spark
+    visits_all_slots: ClassVar[bool] = False
+    needs_watermark: ClassVar[bool] = False
+    """Spark lets a processor run without: its watermark is then 0 for ever."""
+    gives_complete: ClassVar[bool] = False
+    can_divert: ClassVar[bool] = False
+    can_be_pinned: ClassVar[bool] = True
+
+
+    name: str
+    processor: bytes
+    """Pickled."""
+    label: str
+    declared: Declared
+    key_schema: StructType
+    keys: Keys
+    input: StructType
+    output: StructType
+    time_mode: str
+    pandas: bool
+    settings: PandasSettings
+    schemas: Schemas
+    broadcasts: tuple[Broadcast[Any], ...] = ()
+    exact_frames: bool = False
+    event_time: str = ""
+    """The output column that has the event time of what comes after."""
+    initial: InitialRows | None = None
+    """What it starts with, where the checkpoint has no state of it."""
+    sides: tuple[StructType, ...] = ()
+
+    @property
+    def arriving(self) -> StructType:
+        return self.input
+
+    @property
+    def state(self) -> str:
+        return self.declared.numbered().describe()
+
+    @property
+    def codec(self) -> str:
+        return VARIABLES
+
+    @property
+    def fires(self) -> bool:
+        return self.time_mode != "None"
+
+    @property
+    def drops_late_rows(self) -> bool:
+        return self.time_mode == "EventTime"
+
+    @property
+    def minds_watermark(self) -> bool:
+        return self.time_mode == "EventTime"
+
+    @property
+    def late_output(self) -> Callable[[int], str] | None:
+        return late_filter(quoted(self.event_time)) if self.event_time else None
+
+    @property
+    def starts_with_state(self) -> bool:
+        return self.initial is not None
+
+    def continued(self, kept: OperatorMeta) -> OperatorMeta:
+        return continued_variables(self.name, self.declared, kept)
+
+    def imported(self, files: Files, meta: OperatorMeta) -> ImportedState | None:
+        found = read_import(files, self.name)
+        if found is None:
+            return None
+        return imported_meta(found, self.name, meta, self.declared), found.content
+
+    def write_first_state(
+        self, meta: OperatorMeta, root: str, batch: int, times: BatchTimes
+    ) -> FirstState:
+        if self.initial is None:
+            return FirstState()
+        return write_first_state(
+            self.initial, self.program(), self.broadcasts, meta, root, batch, times
+        )
+
+    def named(self, name: str) -> KeyedStep:
+        return replace(self, name=name)
+
+    def in_mode(self, mode: str, before_keyed: bool) -> KeyedStep:
+        return self
+
+    def check_feedback(self) -> None:
+        """A processor takes rows from wherever they come."""
+
+    def stage(self, setting: StageSetting) -> ProcessorStage:
+        return ProcessorStage(self.packed(), self.keys, self.input, self.output, setting)
+
+    def packed(self) -> PackedProgram:
+        return pack(self.program(), self.broadcasts)
+
+    def program(self) -> ProcessorProgram:
+        """What its tasks run."""
+        names: list[Any] = self.output.names
+        return ProcessorProgram(
+            name=self.name,
+            processor=self.processor,
+            time_mode=self.time_mode,
+            pandas=self.pandas,
+            input=self.input,
+            key=self.key_schema,
+            key_positions=tuple(self.keys.positions(self.input.names)),
+            output=self.output,
+            schemas=dict(self.schemas),
+            expires=any(variable.expires for variable in self.declared.variables),
+            settings=self.settings,
+            exact_frames=self.exact_frames,
+            event_time=names.index(self.event_time) if self.event_time else None,
+        )
+
+
+def continued_variables(name: str, declared: Declared, kept: OperatorMeta) -> OperatorMeta:
+    """What the checkpoint is to know of a processor whose variables it knows as `kept`."""
+    *earlier, state = evolved(name, declared, kept.history)
+    return msgspec.structs.replace(kept, state=state, earlier=tuple(earlier))

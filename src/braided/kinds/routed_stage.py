@@ -1,0 +1,58 @@
+"""A stage whose rows are sent to their channels and sorted there, and whose code is a user's."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from braided.control.routing.table import RoutingTable
+from braided.flow.route import Keys, Route
+from braided.spark.sql_text import quoted
+from braided.tasks.channel import ChannelTask
+from braided.tasks.columns import PLACE, order_columns
+from braided.tasks.packing import PackedProgram
+from braided.tasks.spec import TaskSpec
+from braided.tasks.stage import KeyedStage, StageSetting
+
+__all__ = ["RoutedStage"]
+
+
+class RoutedStage(KeyedStage):
+    """What the stages of operators and processors have in common."""
+
+    task: type[ChannelTask]
+    """What runs in every partition."""
+
+    def __init__(
+        self,
+        program: PackedProgram,
+        keys: Keys,
+        input: StructType,
+        output: StructType,
+        setting: StageSetting,
+    ) -> None:
+        super().__init__(setting, output)
+        self._program = program
+        self._keys = keys
+        self._input = input
+        self._route = Route(keys, setting.meta.slots, setting.order)
+
+    def apply(
+        self,
+        frame: DataFrame,
+        table: RoutingTable,
+        admitted: list[str],
+        aged: bool,
+        tagged: bool,
+    ) -> DataFrame:
+        routed = self._route.apply(frame, table, admitted, aged, tagged)
+        return self._mapped(routed, tagged)
+
+    def _task(self, keep_order: bool) -> tuple[ChannelTask, list[str]]:
+        setting = self.setting
+        spec = TaskSpec(
+            program=self._program, divert=setting.divert, **self._shared(keep_order)
+        )
+        order = order_columns(self.order) if keep_order else []
+        names = [*map(quoted, self._input.names), *self._keys.hidden_names()]
+        return self.task(spec, setting.reports), [*order, *names, PLACE]

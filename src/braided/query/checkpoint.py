@@ -1,0 +1,113 @@
+"""The checkpoint at start: is it ours, is it whole, does the flow fit it?"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from braided.errors import CheckpointMismatchError
+from braided.spark.offset_log import SparkLog
+from braided.store.history.manifest import OperatorMeta, View
+from braided.store.history.manifest_log import Manifests
+
+__all__ = ["Started", "fit", "open_view"]
+
+
+@dataclass(frozen=True)
+class Started:
+    """Where a query continues."""
+
+    view: View
+    flow: str
+    fresh: bool
+
+
+def open_view(manifests: Manifests, log: SparkLog, location: str) -> Started:
+    """The newest view, if Spark's log agrees with it."""
+    newest, committed = manifests.newest(), log.last_commit()
+    if newest is None:
+        if committed is None:
+            return Started(View.empty(), uuid.uuid4().hex, True)
+        raise CheckpointMismatchError(
+            f"the checkpoint {location} holds {committed + 1} committed batches of Spark's and no "
+            "manifest of Braided's: either another query wrote it, or its braided/manifests "
+            "directory was deleted and the state with it. Use a new checkpointLocation, or restore "
+            "the directory"
+        )
+    if committed is None:
+        committed = -1
+    if newest not in (committed, committed + 1):
+        raise CheckpointMismatchError(
+            f"the checkpoint {location} does not fit together: Spark has committed batch "
+            f"{committed}, Braided's newest manifest is of batch {newest}; it must be the "
+            "same batch or "
+            "the one after. Files were deleted or restored from different times"
+        )
+    planned = log.last_offset()
+    if planned is None or planned < newest:
+        raise CheckpointMismatchError(
+            f"the checkpoint {location} does not fit together: Braided's newest manifest is of "
+            f"batch {newest}, of which Spark's offsets know nothing. Its offsets directory was "
+            "deleted or restored from another time: restore it, or use a new checkpointLocation"
+        )
+    view = manifests.view_at(newest)
+    return Started(view, view.flow, False)
+
+
+def fit(
+    view: View,
+    metas: Mapping[str, OperatorMeta],
+    continued: Mapping[str, Callable[[OperatorMeta], OperatorMeta]],
+    slots_given: int | None,
+) -> dict[str, OperatorMeta]:
+    """The operators as the checkpoint is to know them; refuses a flow that does not continue it.
+
+    `continued` tells, for each of them, how it goes on with the state that the checkpoint has.
+    """
+    gone = [name for name in view.operators if name not in metas]
+    if gone:
+        raise CheckpointMismatchError(
+            f"the checkpoint holds state of operator {gone[0]!r}, which is not in the flow "
+            f"(it has {', '.join(map(repr, metas))}). Bring it back, give the operator "
+            "that continues it that "
+            'name with .name("..."), or use a new checkpointLocation'
+        )
+    fitted = {}
+    ordinal = max((o.meta.ordinal for o in view.operators.values()), default=-1) + 1
+    for name, meta in metas.items():
+        known = view.operators.get(name)
+        if known is None:
+            fitted[name] = msgspec.structs.replace(meta, ordinal=ordinal)
+            ordinal += 1
+            continue
+        kept = known.meta
+        if slots_given is not None and slots_given != kept.slots:
+            raise CheckpointMismatchError(
+                f"operator {name!r} has {kept.slots} slots in this checkpoint and "
+                "braided.slots asks for "
+                f"{slots_given}: the number is fixed at the first start. Leave the option out, or "
+                "use a new checkpointLocation"
+            )
+        if kept.time_mode != meta.time_mode:
+            raise CheckpointMismatchError(
+                f"operator {name!r} has timeMode={kept.time_mode!r} in this checkpoint and is now "
+                f"given {meta.time_mode!r}: its timers were set by the one clock and would "
+                "all fire at once, or never, by the other. Change it back, or use a new "
+                "checkpointLocation"
+            )
+        for what, old, new in (
+            ("key columns", kept.key, meta.key),
+            ("state encoding", kept.codec, meta.codec),
+        ):
+            if old != new:
+                raise CheckpointMismatchError(
+                    f"operator {name!r} does not fit the state in this checkpoint: its {what} were "
+                    f"{old} and are now {new}. Change them back, give the operator "
+                    "another name, or "
+                    "use a new checkpointLocation"
+                )
+        fitted[name] = continued[name](kept)
+    return fitted

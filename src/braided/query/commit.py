@@ -1,0 +1,81 @@
+"""From the reports of a batch to its manifest: the only commit point.
+
+The rules, in order:
+  1. Every channel of every operator has reported, exactly one result each (`tasks/reports.py`).
+  2. Every file that a report names is durable: its task wrote and synced it (`tasks/channel.py`).
+  3. The manifest is created, atomically, and never overwritten (`store/history/manifest_log.py`).
+  4. Only then is anything published (`query/engine.py`).
+"""
+
+from __future__ import annotations
+
+from braided.store.history.manifest import (
+    Manifest,
+    OperatorPart,
+    PinnedKey,
+    View,
+    encode_table,
+    to_full,
+)
+from braided.tasks.first_state import FirstState
+from braided.tasks.outcome import Outcome
+from braided.tasks.reports import ChannelReport
+
+__all__ = ["CONTROL", "manifest_of"]
+
+
+CONTROL = "control"
+"""Where in a manifest the controller's memory is."""
+
+
+def manifest_of(
+    outcome: Outcome, view: View, flow: str, writer: str, full: bool, memory: str | None = None
+) -> Manifest:
+    """The manifest that makes an outcome true on top of a view."""
+    operators = {}
+    carry = list(outcome.fed_back)
+    for name, reports in outcome.reports.items():
+        operators[name] = _part(name, outcome, view, reports)
+        carry += [report.carry for report in reports if report.carry is not None]
+    delta = Manifest(
+        flow=flow,
+        batch=outcome.batch,
+        full=False,
+        writer=writer,
+        batch_time_ms=outcome.batch_time_ms,
+        watermark_ms=outcome.watermark_ms,
+        operators=operators,
+        outputs=outcome.outputs,
+        carry=tuple(carry),
+        dead=tuple(r.dead for rs in outcome.reports.values() for r in rs if r.dead is not None),
+        extra={} if memory is None else {CONTROL: memory},
+    )
+    return to_full(view, delta) if full or view.batch < 0 else delta
+
+
+def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport]) -> OperatorPart:
+    before = view.operators.get(name)
+    table = outcome.tables[name]
+    changed = before is None or before.epoch != table.epoch
+    pins = tuple(PinnedKey(p.key, p.hash, p.check, p.slot) for p in table.pins)
+    snaps = [report.snap for report in reports if report.snap is not None]
+    logs = [report.log for report in reports if report.log is not None]
+    slots = [slot for report in reports for slot in report.slots]
+    # State that it starts with comes before all that the batch did to it.
+    start = outcome.initial.get(name, FirstState())
+    known = start.due if before is None else before.due
+    keys, size = (start.keys, start.bytes) if before is None else (before.keys, before.bytes)
+    due: dict[int, int | None] = {**start.due}
+    due |= {s.slot: s.due_ms for s in slots if s.due_ms != known.get(s.slot)}
+    return OperatorPart(
+        channels=table.channels,
+        meta=outcome.metas[name] if before is None or before.meta != outcome.metas[name] else None,
+        table=encode_table(table.slots) if changed else None,
+        epoch=table.epoch,
+        runs=(*start.runs, *snaps, *logs),
+        new=len(start.runs) + len(snaps) + len(logs),
+        due=due,
+        keys=keys + sum(s.keys for s in slots),
+        bytes=size + sum(s.bytes for s in slots),
+        pins=pins if changed else None,
+    )

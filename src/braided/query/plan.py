@@ -1,0 +1,283 @@
+"""The frames of one batch: a flow's graph as Spark's lazy DataFrames.
+
+What one reader takes stays lazy, so that a chain of operators is one Spark job. What several take
+is computed once, by a job of its own, and kept until the batch is over; so is what is united with
+other rows, because a task knows its channel by the number of its partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.accumulators import Accumulator
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from braided.control.routing.table import RoutingTable
+from braided.flow.graph import (
+    Fed,
+    Flow,
+    Input,
+    Keyed,
+    Mapped,
+    Node,
+    United,
+)
+from braided.flow.inputs import Inputs
+from braided.flow.two_sided import united_sides
+from braided.spark.sql_text import quoted
+from braided.store.history.manifest import CarryFile, OperatorMeta
+from braided.tasks.carry import read_carry, write_carry
+from braided.tasks.columns import order_columns
+from braided.tasks.spec import BATCH_PROPERTY, BatchSpec
+from braided.tasks.stage import KeyedStage, StageSetting
+from braided.tasks.state_location import StateLocation
+
+__all__ = ["BatchFrames", "FlowPlan"]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A node's rows in a batch."""
+
+    df: DataFrame
+    order: int
+    """How many order columns they have, or will."""
+    admitted: list[str] = field(default_factory=list)
+    """SQL for order columns that are not there yet; an operator adds them on its own way."""
+
+    def with_order(self) -> DataFrame:
+        return self.df.selectExpr(*self.admitted, "*") if self.admitted else self.df
+
+    def without_order(self) -> DataFrame:
+        if self.admitted or not self.order:
+            return self.df
+        return self.df.drop(*order_columns(self.order))
+
+
+class FlowPlan:
+    """What is the same for all batches of a flow."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        inputs: Inputs,
+        metas: Mapping[str, OperatorMeta],
+        ordered: bool,
+        location: StateLocation,
+        reports: Accumulator[list[bytes]],
+        divert: bool,
+    ) -> None:
+        self.flow = flow
+        self.inputs = inputs
+        self.ordered = ordered
+        self.location = location
+        self.order: dict[Node, int] = {}
+        self.stages: dict[Node, KeyedStage] = {}
+        for node in flow.nodes:
+            before = [self.order[parent] for parent in flow.parents(node)]
+            if isinstance(node, Keyed):
+                count = before[0] if len(before) == 1 else max(before) + 1
+                step = flow.step(node)
+                setting = StageSetting(metas[step.name], count, location, reports, divert)
+                self.stages[node] = step.stage(setting)
+                self.order[node] = count + 1
+            elif isinstance(node, United):
+                self.order[node] = max(before) + 1
+            elif not before:
+                self.order[node] = inputs.order
+            else:
+                made = node.step if isinstance(node, Mapped | Input) else None
+                self.order[node] = before[0] if made is None else made.order(before[0])
+        self.settled = _settled(flow)
+
+    def frames(
+        self,
+        df: DataFrame,
+        spec: BatchSpec,
+        tables: Mapping[str, RoutingTable],
+        carry: tuple[CarryFile, ...],
+        late_watermark_ms: int,
+        run: Callable[[DataFrame], None],
+    ) -> BatchFrames:
+        """The frames of one try of a batch; `run` computes one, where it must be now."""
+        df.sparkSession.sparkContext.setLocalProperty(BATCH_PROPERTY, spec.encode())
+        return BatchFrames(self, df, spec, tables, carry, late_watermark_ms, run)
+
+
+def _settled(flow: Flow) -> frozenset[Node]:
+    """What is computed by a job of its own and kept for its readers."""
+    found = {node for node, readers in flow.readers.items() if readers > 1}
+    for node in flow.nodes:
+        if len(flow.parents(node)) > 1:
+            found.update(p for p in flow.parents(node) if not isinstance(p, Input))
+    return frozenset(found)
+
+
+class BatchFrames:
+    """One try of one batch. `close` lets go of what it kept."""
+
+    def __init__(
+        self,
+        plan: FlowPlan,
+        df: DataFrame,
+        spec: BatchSpec,
+        tables: Mapping[str, RoutingTable],
+        carry: tuple[CarryFile, ...],
+        late_watermark_ms: int,
+        run: Callable[[DataFrame], None],
+    ) -> None:
+        self._plan = plan
+        self._spec = spec
+        self._tables = tables
+        self._carry = carry
+        self._late_ms = late_watermark_ms
+        self._run = run
+        self._kept: list[DataFrame] = []
+        self._made: dict[Node, _Rows] = {}
+        if len(plan.flow.roots) > 1:
+            df = self._settle(df)
+        self._roots = plan.inputs.parted(df)
+
+    def close(self) -> None:
+        for df in self._kept:
+            df.unpersist()
+
+    def output(self, end: Node) -> DataFrame:
+        """What a sink gets."""
+        rows = self._rows(end)
+        if not self._plan.ordered:
+            return rows.without_order()
+        names = order_columns(rows.order)
+        whole = rows.df.repartition(1).sortWithinPartitions(*names)
+        return whole.drop(*names)
+
+    def fed_back(self, attempt: str) -> list[CarryFile]:
+        """Writes the rows that operators send back to be there in the next batch."""
+        files = []
+        for number, (fed, target) in enumerate(self._plan.flow.feeds):
+            rows = self._rows(fed.parent)
+            stage = self._plan.stages[target]
+            names = order_columns(rows.order)
+            # One order for all, whatever the channels: one partition, sorted.
+            back = rows.df.filter(fed.back).repartition(1).sortWithinPartitions(*names)
+            order = ["bigint(0)", "monotonically_increasing_id()", *["bigint(0)"] * stage.order]
+            renumbered = [
+                f"{sql} AS {name}"
+                for sql, name in zip(order, order_columns(stage.order), strict=False)
+            ]
+            own = [quoted(name) for name in target.step.input.names]
+            frame = back.selectExpr(*renumbered, *own)
+            name = f"carry/{attempt}-{number}.arrow"
+            found = write_carry(frame, self._plan.location.root, name, target.step.name)
+            files += [found] if found is not None else []
+        return files
+
+    # -- rows of a node --------------------------------------------------------------------
+
+    def _rows(self, node: Node) -> _Rows:
+        if node not in self._made:
+            made = self._make(node)
+            if node in self._plan.settled:
+                made = _Rows(self._settle(made.with_order()), made.order)
+            self._made[node] = made
+        return self._made[node]
+
+    def _settle(self, df: DataFrame) -> DataFrame:
+        self._kept.append(df.persist())
+        self._run(df)
+        return df
+
+    def _make(self, node: Node) -> _Rows:
+        if isinstance(node, Keyed):
+            return self._keyed(node)
+        if isinstance(node, United):
+            return self._united(node)
+        if isinstance(node, Fed):
+            rows = self._rows(node.parent)
+            stays = F.coalesce(~node.back, F.lit(True))
+            return _Rows(rows.df.filter(stays), rows.order)
+        parents = self._plan.flow.parents(node)
+        if not parents:
+            assert isinstance(node, Input)
+            df, admitted = self._roots[node]
+            return _Rows(df, self._plan.inputs.order, admitted)
+        rows, step = self._rows(parents[0]), node.step
+        assert step is not None
+        if node not in self._plan.flow.before_keyed and not self._plan.ordered:
+            return _Rows(step.apply(rows.without_order()), 0)
+        return _Rows(step.apply(rows.with_order(), rows.order), step.order(rows.order))
+
+    def _united(self, node: United) -> _Rows:
+        """The rows of all parents; those of the same order, in the order of the parents."""
+        rows = [self._rows(parent) for parent in node.parents]
+        if node not in self._plan.flow.before_keyed and not self._plan.ordered:
+            frames = [each.without_order() for each in rows]
+            order = 0
+        else:
+            order = max(each.order for each in rows) + 1
+            frames = [_lengthened(each, order, number) for number, each in enumerate(rows)]
+        whole = frames[0]
+        for frame in frames[1:]:
+            whole = whole.union(frame)
+        return _Rows(whole, order)
+
+    def _keyed(self, node: Keyed) -> _Rows:
+        plan, step, stage = self._plan, node.step, self._plan.stages[node]
+        rows = self._input(node)
+        frame, admitted = rows.df, rows.admitted
+        carried = [file for file in self._carry if file.operator == step.name]
+        if carried or not admitted:
+            # A task knows its columns by their position.
+            own = map(quoted, step.input.names)
+            frame = rows.with_order().selectExpr(*order_columns(rows.order), *own)
+            admitted = []
+        if carried:
+            rest = read_carry(frame.sparkSession, plan.location.root, carried, frame.schema)
+            # In this order: a task of the operator before knows its channel by its partition.
+            frame = frame.union(rest)
+        keep = plan.ordered or node in plan.flow.before_keyed
+        tagged = keep or self._spec.cut is not None
+        table = self._tables[step.name]
+        made = _Rows(
+            stage.apply(frame, table, admitted, bool(self._carry), tagged),
+            stage.order + 1 if tagged else 0,
+        )
+        return made if keep else _Rows(made.without_order(), 0)
+
+    def _input(self, node: Keyed) -> _Rows:
+        if len(node.sides) == 1:
+            return self._punctual(node, node.sides[0].node)
+        sides = []
+        order = self._plan.stages[node].order
+        for number, side in enumerate(node.sides):
+            rows = self._punctual(node, side.node)
+            sides.append(_lengthened(rows, order, number))
+        return _Rows(united_sides(node, sides, order), order)
+
+    def _punctual(self, node: Keyed, parent: Node) -> _Rows:
+        """A parent's rows without those that are late."""
+        rows = self._rows(parent)
+        late = _late(parent)
+        if late is None or not node.step.drops_late_rows or self._late_ms <= 0:
+            return rows
+        return _Rows(rows.df.filter(F.expr(late(self._late_ms))), rows.order, rows.admitted)
+
+
+def _late(node: Node) -> Callable[[int], str] | None:
+    """What keeps a node's rows that are not late; None if their time is not known."""
+    if isinstance(node, Input):
+        return node.late
+    if isinstance(node, Fed):
+        return _late(node.parent)
+    return node.step.late_output if isinstance(node, Keyed) else None
+
+
+def _lengthened(rows: _Rows, order: int, last: int) -> DataFrame:
+    """Rows with so many order columns, of which the last is given and those between are 0."""
+    names = order_columns(order)
+    more = [f"bigint(0) AS {name}" for name in names[rows.order : -1]]
+    own = [quoted(name) for name in rows.without_order().columns]
+    frame = rows.with_order()
+    return frame.selectExpr(*names[: rows.order], *more, f"bigint({last}) AS {names[-1]}", *own)

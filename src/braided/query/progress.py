@@ -1,0 +1,145 @@
+"""The "braided" section of a query's progress."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from braided.control.routing.balance import imbalance
+from braided.control.routing.table import Loads, RoutingTable
+from braided.store.history.manifest import View
+from braided.tasks.reports import ChannelReport
+
+__all__ = ["ProgressLog", "Steps", "section"]
+
+_KEPT = 200
+_DONE = (
+    "rows",
+    "rowsOut",
+    "deadLetters",
+    "keysTouched",
+    "changelogBytes",
+    "snapshotBytes",
+    "moves",
+    "slotsOpened",
+    "cacheHits",
+    "rolledBack",
+    "caughtUp",
+    "rebuilt",
+    "bytesCaughtUp",
+    "cacheErrors",
+)
+"""What an operator did in a batch, as against how it is."""
+
+
+class Steps:
+    """How long each step of a batch took, in ms."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, float] = {}
+        self._within = 0.0
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """A step inside another counts for itself and not for that one."""
+        begun = time.perf_counter()
+        outer, self._within = self._within, 0.0
+        try:
+            yield
+        finally:
+            spent = (time.perf_counter() - begun) * 1000
+            self.ms[name] = round(self.ms.get(name, 0.0) + spent - self._within, 2)
+            self._within = outer + spent
+
+
+class ProgressLog:
+    """The newest sections by batch id, to go with Spark's progress of the same batch."""
+
+    def __init__(self) -> None:
+        self._sections: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self.first: dict[str, Any] = {}
+        """How things are before the first batch."""
+
+    def add(self, batch: int, content: dict[str, Any]) -> None:
+        self._sections[batch] = content
+        while len(self._sections) > _KEPT:
+            self._sections.popitem(last=False)
+
+    def amend(self, batch: int, name: str, content: dict[str, Any]) -> None:
+        """Adds to the section of a batch what became known after it."""
+        found = self._sections.get(batch)
+        if found is not None:
+            self._sections[batch] = {**found, name: content}
+
+    def get(self, batch: int) -> dict[str, Any] | None:
+        return self._sections.get(batch)
+
+    def idle(self, batch: int) -> dict[str, Any] | None:
+        """For a progress without a batch, when `batch` is still to come: all as the batch before
+        left it, and nothing done. None where that is not known any more.
+        """
+        before = self._sections.get(batch - 1)
+        if before is None or before["redelivered"]:
+            before = self.first
+        if before.get("batchId") != batch - 1:
+            return None
+        operators = {
+            name: {
+                **operator,
+                **dict.fromkeys(_DONE, 0),
+                "busyMs": [0.0] * operator["channels"],
+                "imbalance": 1.0,
+            }
+            for name, operator in before["operators"].items()
+        }
+        return {**before, "operators": operators, "stepsMs": {}}
+
+
+def section(
+    view: View,
+    tables: Mapping[str, RoutingTable],
+    reports: Mapping[str, list[ChannelReport]],
+    moved: Mapping[str, int],
+    loads: Mapping[str, Loads],
+    steps: Steps,
+) -> dict[str, Any]:
+    """What one batch shows of itself."""
+    operators = {}
+    for name, channels in reports.items():
+        after = view.operators[name]
+        busy_ms = [round(report.busy_ns / 1e6, 2) for report in channels]
+        mean = sum(busy_ms) / len(busy_ms) if busy_ms else 0.0
+        operators[name] = {
+            "channels": tables[name].channels,
+            "slots": after.meta.slots,
+            "epoch": tables[name].epoch,
+            "rows": sum(r.rows_in for r in channels),
+            "rowsOut": sum(r.rows_out for r in channels),
+            "deadLetters": sum(r.dead.rows for r in channels if r.dead is not None),
+            "keysTouched": sum(r.keys_touched for r in channels),
+            "keys": after.keys,
+            "stateBytes": after.bytes,
+            "changelogBytes": sum(r.log.bytes for r in channels if r.log is not None),
+            "snapshotBytes": sum(r.snap.bytes for r in channels if r.snap is not None),
+            "busyMs": busy_ms,
+            "imbalance": round(max(busy_ms) / mean, 3) if mean else 1.0,
+            "slotImbalance": round(imbalance(tables[name], loads[name]), 3),
+            "moves": moved.get(name, 0),
+            "slotsOpened": sum(r.slots_opened for r in channels),
+            "cacheHits": sum(r.cache_hits for r in channels),
+            "rolledBack": sum(r.rolled_back for r in channels),
+            "caughtUp": sum(r.caught_up for r in channels),
+            "rebuilt": sum(r.rebuilt for r in channels),
+            "bytesCaughtUp": sum(r.bytes_caught_up for r in channels),
+            "cacheErrors": sum(r.cache_errors for r in channels),
+        }
+    return {
+        "batchId": view.batch,
+        "redelivered": False,
+        "operators": operators,
+        "carryRows": sum(carried.rows for carried in view.carry),
+        "stepsMs": steps.ms,
+    }

@@ -1,0 +1,199 @@
+"""Where output goes: prepared before the manifest, visible after it.
+
+    prepare   runs the plan, leaves the output where no reader sees it, says what to publish
+    publish   makes visible what the manifest names; may be called again for the same batch
+
+A file sink's files are written where they will stay, under unique names, and become visible
+through `_spark_metadata`, as with Spark's own. For other sinks (`staged.py`) the output waits as
+Parquet in the checkpoint, so that a redelivered batch hands over identical rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import DataFrame, SparkSession
+
+from braided import failpoints
+from braided.errors import CheckpointMismatchError, CheckpointWriteError
+from braided.spark.jvm import Jvm
+from braided.store.durable.files import Files
+from braided.store.durable.register import LocalRegister, make_directories
+from braided.store.history.garbage import LISTING
+
+__all__ = ["FileSink", "FilesOut", "NoopSink", "Sink", "Sitting"]
+
+_LOG_VERSION = "v1"
+"""The first line of a sink log's files."""
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """The query that a sink is opened for."""
+
+    spark: SparkSession
+    files: Files
+    newest: int
+    """The newest batch that has a manifest, -1 when none has."""
+    identity: str
+    """The same for this sink of this query at every start, and for no other."""
+
+
+class Sink(Protocol):
+    keeps: bool
+    """Whether what it publishes outlives the process, so that the checkpoint has to as well."""
+
+    def open(self, sitting: Sitting) -> None:
+        """Called once before the first batch."""
+
+    def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
+        """Runs the plan; what it returns is kept in the manifest."""
+
+    def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
+        """Makes the entries visible as the output of `batch`."""
+
+    def discard(self, entries: tuple[str, ...]) -> None:
+        """Nobody will publish these again."""
+
+
+class NoopSink:
+    """Runs the plan and drops the rows."""
+
+    keeps = False
+
+    def open(self, sitting: Sitting) -> None:
+        pass
+
+    def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
+        df.write.format("noop").mode("overwrite").save()
+        return ()
+
+    def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
+        pass
+
+    def discard(self, entries: tuple[str, ...]) -> None:
+        pass
+
+
+class FilesOut:
+    """Runs a plan into files and takes down their names."""
+
+    def __init__(self, spark: SparkSession, files: Files, format: str) -> None:
+        self.jvm = Jvm(spark)
+        self.files = files
+        self._format = self.jvm.file_format(format)
+
+    def write(
+        self,
+        df: DataFrame,
+        path: str,
+        attempt: str,
+        partition_by: list[str],
+        options: dict[str, str],
+    ) -> tuple[str, ...]:
+        staging = f"out/{attempt}{LISTING}"
+        assert self.files.local is not None
+        make_directories(self.files.local / staging)
+        self.jvm.write_files(
+            df._jdf,
+            self._format,
+            path,
+            f"{self.files.root}/{staging}",
+            attempt,
+            partition_by,
+            options,
+        )
+        # Called 0, or 0.compact; Hadoop may put a checksum in a hidden file beside it.
+        listing = next(name for name in self.files.list(staging) if "/." not in name)
+        lines = self.files.read(listing).to_pybytes().decode().splitlines()
+        shutil.rmtree(self.files.local / staging)
+        entries = tuple(lines[1:])  # the first is the log's version
+        _sync({Path(unquote(urlsplit(json.loads(entry)["path"]).path)) for entry in entries})
+        return entries
+
+
+def _sync(paths: set[Path]) -> None:
+    """Makes files durable before a manifest names them: Spark's writers leave that to chance."""
+    for path in paths | {path.parent for path in paths}:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class FileSink:
+    """Parquet, ORC, JSON, CSV, text and other file formats, exactly once."""
+
+    keeps = True
+
+    def __init__(
+        self, format: str, path: str, partition_by: list[str], options: dict[str, str]
+    ) -> None:
+        self._format = format
+        self.path = path
+        self._partition_by = partition_by
+        self._options = options
+
+    def open(self, sitting: Sitting) -> None:
+        self._out = FilesOut(sitting.spark, sitting.files, self._format)
+        self._check_log(sitting.newest)
+        self.found()
+        self._log = self._out.jvm.sink_log(self._log_path)
+        self._register = LocalRegister(Path(self._log_path), commits=False)
+
+    @property
+    def _log_path(self) -> str:
+        return f"{self.path}/_spark_metadata"
+
+    def _check_log(self, newest: int) -> None:
+        latest: int | None = None
+        if os.path.isdir(self._log_path):  # to open the log would make the directory
+            latest = self._out.jvm.latest_in_sink_log(self._out.jvm.sink_log(self._log_path))
+        written = -1 if latest is None else latest
+        if written not in (newest, newest - 1):
+            raise CheckpointMismatchError(
+                f"the log of the output path {self.path} (_spark_metadata) ends with batch "
+                f"{written} and the checkpoint with batch {newest}: they are not of one "
+                "query. Batches would be taken for written already, or be missing. Use the "
+                "checkpoint that goes with the path, or another path and a new checkpoint"
+            )
+
+    def found(self) -> None:
+        """The place fits the query: what has to be there before the first file."""
+
+    def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
+        return self._out.write(df, self.path, attempt, self._partition_by, self._options)
+
+    def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
+        failpoints.reach("publishing")
+        statuses = [json.loads(entry) for entry in entries]
+        if self._add_to_log(batch, entries, statuses):
+            return
+        written = self._out.jvm.paths_in_sink_log(self._log, batch)
+        if not {status["path"] for status in statuses} <= written:
+            raise CheckpointMismatchError(
+                f"another query has written batch {batch} of the output path {self.path}: "
+                "its files are in _spark_metadata, not the ones of this query"
+            )
+
+    def _add_to_log(self, batch: int, entries: tuple[str, ...], statuses: list[Any]) -> bool:
+        """Makes files visible as a batch of the sink; False if the log has the batch."""
+        jvm = self._out.jvm
+        if not jvm.is_compacted(self._log, batch):
+            # As Spark writes it, line by line, without the ten processes that it starts to do so.
+            lines = "\n".join([_LOG_VERSION, *entries])
+            try:
+                return self._register.create(str(batch), lines.encode())
+            except CheckpointWriteError:
+                pass  # a place without hard links, for one; if Spark can't either, it says why
+        return jvm.add_to_sink_log(self._log, batch, statuses)
+
+    def discard(self, entries: tuple[str, ...]) -> None:
+        pass  # what was written is the output itself

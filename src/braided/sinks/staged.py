@@ -1,0 +1,171 @@
+"""Sinks that are handed a batch as a DataFrame, after the manifest.
+
+The rows wait as Parquet in the checkpoint until Spark has recorded the batch. A batch that is
+redelivered after a crash is read from the same files: at least once, with identical rows. Whoever
+takes them by batch id makes it exactly once, as Delta does.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import StructType
+
+from braided import failpoints
+from braided.sinks.files import FilesOut, Sitting
+from braided.spark.jvm import Jvm
+
+__all__ = [
+    "ConsoleSink",
+    "DeltaSink",
+    "ForeachBatchSink",
+    "ForeachSink",
+    "FormatSink",
+    "MemorySink",
+    "Staged",
+]
+
+_NO_SPLIT = str(1 << 60)
+
+
+class Staged:
+    """What all of them share."""
+
+    keeps = False
+
+    def open(self, sitting: Sitting) -> None:
+        self._out = FilesOut(sitting.spark, sitting.files, "parquet")
+
+    def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
+        path = f"out/{attempt}"
+        statuses = self._out.write(df, f"{self._out.files.root}/{path}", attempt, [], {})
+        names = [Path(json.loads(status)["path"]).name for status in statuses]
+        # What a later start needs to read the output of a batch it did not run.
+        return (df.schema.json(), *[f"{path}/{name}" for name in names])
+
+    def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
+        schema = StructType.fromJson(json.loads(entries[0]))
+        paths = [f"{self._out.files.root}/{name}" for name in sorted(entries[1:])]
+        session = self.session(spark)
+        if paths:
+            rows = session.read.schema(schema).parquet(*paths)
+        else:
+            rows = session.createDataFrame([], schema)
+        failpoints.reach("publishing")
+        self.hand_over(batch, rows)
+
+    def discard(self, entries: tuple[str, ...]) -> None:
+        directory = self._out.files.local
+        assert directory is not None
+        for parent in {(directory / name).parent for name in entries[1:]}:
+            shutil.rmtree(parent, ignore_errors=True)
+
+    def session(self, spark: SparkSession) -> SparkSession:
+        """The session to read the rows in."""
+        return spark
+
+    def hand_over(self, batch: int, rows: DataFrame) -> None:
+        raise NotImplementedError
+
+
+class ForeachBatchSink(Staged):
+    """The user's own function, at least once, with identical rows for the same batch id."""
+
+    def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
+        self._function = function
+
+    def hand_over(self, batch: int, rows: DataFrame) -> None:
+        self._function(rows, batch)
+
+
+class ForeachSink(Staged):
+    """The user's own function or object for each row, run by tasks.
+
+    A partition is a file that a task has written, whatever the session's settings and the
+    machine's cores are, so that (partition, epoch) names the same rows whenever they come again.
+    """
+
+    def __init__(self, function: Callable[[int, Iterable[Row]], Iterable[Any]]) -> None:
+        self._function = function
+        self._session: SparkSession | None = None
+
+    def session(self, spark: SparkSession) -> SparkSession:
+        if self._session is None:
+            self._session = Jvm(spark).clone()
+            self._session.conf.set("spark.sql.files.maxPartitionBytes", _NO_SPLIT)
+            self._session.conf.set("spark.sql.files.openCostInBytes", _NO_SPLIT)
+        return self._session
+
+    def hand_over(self, batch: int, rows: DataFrame) -> None:
+        rows.rdd.mapPartitionsWithIndex(self._function).count()
+
+
+class ConsoleSink(Staged):
+    """Prints each batch, as Spark's console sink does."""
+
+    def __init__(self, rows: int, truncate: bool) -> None:
+        self._rows = rows
+        self._truncate = truncate
+
+    def hand_over(self, batch: int, rows: DataFrame) -> None:
+        line = "-" * 43
+        print(f"{line}\nBatch: {batch}\n{line}", flush=True)
+        rows.show(self._rows, self._truncate)
+
+
+class MemorySink(Staged):
+    """A table in the driver's memory, named as the query."""
+
+    def __init__(
+        self, spark: SparkSession, view: str, schema: StructType, replaced: bool = False
+    ) -> None:
+        self._view = view
+        self._replaced = replaced
+        """Whether each batch is all there is, as in complete mode."""
+        self._sink, self._table = Jvm(spark).memory_sink(schema.json())
+
+    def show(self) -> None:
+        """Puts the table under its name; done late, as a query that can't start must not."""
+        self._table.createOrReplaceTempView(self._view)
+
+    def hand_over(self, batch: int, rows: DataFrame) -> None:
+        self._sink.write(batch, self._replaced, rows._jdf.collect())
+
+
+class FormatSink(Staged):
+    """Whatever `df.write.format(...)` can append to: JDBC, Kafka, a data source in Python."""
+
+    keeps = True
+
+    def __init__(self, format: str, partition_by: list[str], options: dict[str, str]) -> None:
+        self._format = format
+        self._partition_by = partition_by
+        self._options = options
+
+    def hand_over(self, batch: int, rows: DataFrame) -> None:
+        writer = rows.write.format(self._format).mode("append")
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        writer.options(**self._options, **self.more(batch)).save()
+
+    def more(self, batch: int) -> dict[str, str]:
+        """Options of this batch alone."""
+        return {}
+
+
+class DeltaSink(FormatSink):
+    """Delta tables: the transaction's application and version make a batch that was written
+    already one that is skipped.
+    """
+
+    def open(self, sitting: Sitting) -> None:
+        super().open(sitting)
+        self._application = sitting.identity
+
+    def more(self, batch: int) -> dict[str, str]:
+        return {"txnAppId": self._application, "txnVersion": str(batch)}

@@ -1,0 +1,321 @@
+"""The controller of a running query: measurements of a batch in, tables for the next one out.
+
+A thread of its own. What a batch showed is left here after its commit; while Spark writes down that
+the batch is done and looks for the next input, the controller of `control/loop.py` makes up its
+mind. Its tables are proposals: the batch that begins next takes those that are there by then
+(`query/commands.py`), and waits for none. Whatever goes wrong here is logged, and the query
+does not notice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from braided.control.events import Decided, Event, Failed, Judged, Planned
+from braided.control.hot_keys import free_slot
+from braided.control.loop import Controller, Cycle
+from braided.control.measure.view import OperatorView
+from braided.control.outlook import Outlook
+from braided.control.policy import Wish
+from braided.control.routing.balance import channel_loads
+from braided.control.routing.executors import Layout
+from braided.control.routing.table import Pin, RoutingTable
+from braided.steering.arriving import Amount
+from braided.steering.event_log import EventLog
+from braided.steering.policies import Policies
+from braided.steering.sampling import Sampler
+from braided.store.history.manifest import View
+from braided.tasks.columns import PLACE_SHIFT, is_place_of
+from braided.tasks.outcome import Outcome
+from braided.tasks.reports import ChannelReport
+
+__all__ = ["Batch", "Helm"]
+
+_WAITING_MAX = 8
+"""Batches that may wait for a slow policy; of more, the oldest are forgotten."""
+_CLOSE_S = 1.0
+
+log = logging.getLogger("braided")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is known of a batch once it is committed."""
+
+    outcome: Outcome
+    view: View
+    ended_s: float
+
+
+class Helm:
+    """Steers one query."""
+
+    def __init__(
+        self,
+        policies: Policies,
+        memory: str | None,
+        sampler: Sampler,
+        events: EventLog,
+        propose: Callable[[Mapping[str, RoutingTable]], None],
+        propose_pin: Callable[[str, Pin | bytes], None],
+        tell: Callable[[int, dict[str, Any]], None],
+        waiting: Callable[[], float],
+        hashes: Callable[[str, bytes], tuple[int, int] | None],
+        reserve: Callable[[], None] | None,
+    ) -> None:
+        self._policies = policies
+        self._sampler = sampler
+        self._events = events
+        self._propose = propose
+        self._propose_pin = propose_pin
+        self._hashes = hashes
+        self._tell = tell
+        self._waiting = waiting
+        self._reserve = reserve
+        self._controller = _controller(policies, memory)
+        self._warned: set[str] = set()
+        self._last: dict[str, Any] | None = None
+        self._outlook: Outlook | None = None
+        self._size: tuple[int, Amount | None] = (-1, None)
+        self._foreseen: dict[int, dict[str, Wish]] = {}
+        self._lock = threading.Condition()
+        self._batches: deque[Batch] = deque(maxlen=_WAITING_MAX)
+        self._busy = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self.memory = memory
+        """What the controller knows, to be kept in the next manifest."""
+
+    def see(self, batch: Batch) -> None:
+        """Leaves a batch here, and returns at once."""
+        with self._lock:
+            if self._closed:
+                return
+            self._batches.append(batch)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._steer, name="braided control", daemon=True
+                )
+                self._thread.start()
+            self._lock.notify_all()
+
+    @property
+    def foresees(self) -> bool:
+        """Whether its policy can say something of a batch by the size of its input."""
+        return bool(getattr(self._policies.settings.scale, "by_rate", False))
+
+    def foresee(self, batch: int, size: Amount | None, batch_time_ms: int) -> dict[str, int]:
+        """Channels that a batch of that input should have at least, by what is known of the one
+        before; in the thread of the batch, which waits for nobody.
+        """
+        (last, before), self._size = self._size, (batch, size)
+        outlook, collected_s = self._outlook, self._sampler.collected_s(batch_time_ms)
+        is_next = outlook is not None and outlook.view.batch == last == batch - 1
+        if outlook is None or not is_next or size is None or before is None or collected_s is None:
+            return {}
+        if size.unit != before.unit or not before.amount:
+            return {}
+        wishes = outlook.wishes(size.amount / before.amount, collected_s)
+        if wishes:
+            self._foreseen[batch] = wishes
+        return {name: wish.channels for name, wish in wishes.items()}
+
+    def settled(self, timeout_s: float) -> bool:
+        """Waits until everything that was left here has been seen to."""
+        with self._lock:
+            return self._lock.wait_for(
+                lambda: self._closed or not (self._batches or self._busy), timeout_s
+            )
+
+    def close(self) -> None:
+        """No more decisions, once those on the last batches are made; a policy that takes long
+        is not waited for.
+        """
+        if threading.current_thread() is not self._thread:
+            self.settled(_CLOSE_S)
+        with self._lock:
+            self._closed = True
+            self._batches.clear()
+            self._lock.notify_all()
+
+    def summary(self) -> dict[str, Any]:
+        """Who decides, and what was decided last, for the progress."""
+        return {
+            "scale": self._policies.scale,
+            "balance": self._policies.balance,
+            "lastDecision": self._last,
+        }
+
+    # -- in the thread ---------------------------------------------------------------------
+
+    def _steer(self) -> None:
+        while True:
+            with self._lock:
+                self._busy = False
+                self._lock.notify_all()
+                self._lock.wait_for(lambda: self._closed or bool(self._batches))
+                if self._closed:
+                    return
+                batch = self._batches.popleft()
+                self._busy = True
+            try:
+                self._cycle(batch)
+            except Exception as error:  # ours or Spark's: the query goes on as it is
+                if self._is_closed():
+                    return
+                self._policies.guard.failed("controller", error)
+                self._log(self._policies.guard.take())
+                log.debug("the controller failed", exc_info=True)
+
+    def _cycle(self, batch: Batch) -> None:
+        guard = self._policies.guard
+        guard.batch = batch.outcome.batch
+        sample = self._sampler.sample(batch.outcome, batch.view, batch.ended_s, self._waiting())
+        if self._reserve is not None:
+            reserve, self._reserve = self._reserve, None
+            reserve()
+        foreseen = self._events_of(batch.outcome)
+        if sample is None or guard.is_held("controller"):
+            return
+        cycle = self._controller.step(sample)
+        cycle = replace(cycle, events=(*foreseen, *cycle.events))
+        if self._is_closed():
+            return  # the log is somebody else's by now
+        self._outlook = self._controller.outlook()
+        self._log((*cycle.events, *guard.take()))
+        self._note(cycle, {event.decision for event in foreseen})
+        self._tell(batch.outcome.batch, {**self.summary(), "operators": _shown(cycle)})
+        self.memory = json.dumps(
+            {"scale": self._policies.scale, "controller": self._controller.memory()}
+        )
+        if cycle.tables:
+            self._propose(cycle.tables)
+        for name, operator in cycle.view.operators.items():
+            change = self._repinned(cycle, operator, batch.outcome.reports[name])
+            if change is not None:
+                self._propose_pin(name, change)
+
+    def _events_of(self, outcome: Outcome) -> list[Decided]:
+        """What was decided right before the batch, as far as it was followed."""
+        outlook, wishes = self._outlook, self._foreseen.pop(outcome.batch, {})
+        if outlook is None:
+            return []
+        return [
+            self._controller.foreseen(outcome.batch, outlook.view.operators[name], wish)
+            for name, wish in wishes.items()
+            if outcome.tables[name].channels == wish.channels
+        ]
+
+    def _repinned(
+        self, cycle: Cycle, operator: OperatorView, reports: Sequence[ChannelReport]
+    ) -> Pin | bytes | None:
+        """One key a batch, so that where it goes is clear: one to let go, or the hottest to pin."""
+        for key in cycle.unpin.get(operator.name, ()):
+            return key
+        places = {each.key: each.place for report in reports for each in report.heavy}
+        for key in cycle.pin.get(operator.name, ()):
+            hashes, place = self._hashes(operator.name, key), places[key]
+            if hashes is None:
+                return None
+            slot = hashes[0] % operator.load.size
+            # What the JVM made of the key's rows: nothing is pinned that is not surely the same.
+            if slot == place >> PLACE_SHIFT and is_place_of(place, hashes[0]):
+                return Pin(key, *hashes, free_slot(operator, slot))
+        return None
+
+    def _is_closed(self) -> bool:
+        with self._lock:
+            return self._closed
+
+    def _log(self, events: tuple[Event, ...]) -> None:
+        self._events.add(events)
+        for event in events:
+            if isinstance(event, Failed) and event.policy not in self._warned:
+                self._warned.add(event.policy)
+                log.warning(
+                    "%s failed and is held back until batch %d; the query goes on without it. %s",
+                    event.policy,
+                    event.held_until,
+                    event.error,
+                )
+
+    def _note(self, cycle: Cycle, foreseen: set[int]) -> None:
+        """Keeps the last decision that was followed, and later what came of it."""
+        followed = foreseen | {
+            number
+            for event in cycle.events
+            if isinstance(event, Planned) and not event.dropped
+            for number in event.decisions
+        }
+        for event in cycle.events:
+            last = self._last
+            if isinstance(event, Judged) and last and last["decision"] == event.decision:
+                self._last = {**last, "verdict": event.verdict}
+            elif isinstance(event, Decided) and (
+                event.decision in followed or event.kind in ("pin", "unpin")
+            ):
+                self._last = {
+                    "batchId": event.batch,
+                    "operator": event.operator,
+                    "decision": event.decision,
+                    "kind": event.kind,
+                    "reason": event.reason,
+                    "channels": event.channels_after,
+                    "verdict": None,
+                }
+
+
+def _shown(cycle: Cycle) -> dict[str, dict[str, Any]]:
+    """What the progress says of each operator."""
+    return {
+        name: {**_bound(operator), **_executors(operator.layout)}
+        for name, operator in cycle.view.operators.items()
+    }
+
+
+def _executors(layout: Layout | None) -> dict[str, Any]:
+    """The key ranges, as first and last slot, and the channels of each."""
+    if layout is None:
+        return {}
+    ranges = zip(pairwise(layout.bounds), layout.channels, strict=True)
+    return {
+        "executors": [
+            {"slots": [low, high - 1], "channels": sorted(own)} for (low, high), own in ranges
+        ]
+    }
+
+
+def _bound(operator: OperatorView) -> dict[str, float]:
+    """How near the operator is to the best there is: an equal part, or the hottest key."""
+    total = operator.total_load
+    if total <= 0:
+        return {"busiestShare": 0.0, "boundShare": 0.0, "hottestKeyShare": 0.0}
+    hottest = max((key.load for key in operator.heavy), default=0.0) / total
+    busiest = float(channel_loads(operator.table, operator.load).max()) / total
+    return {
+        "busiestShare": round(busiest, 4),
+        "boundShare": round(max(1 / operator.channels, hottest), 4),
+        "hottestKeyShare": round(hottest, 4),
+    }
+
+
+def _controller(policies: Policies, memory: str | None) -> Controller:
+    """The controller, with what the one before it knew if that can still be read."""
+    if memory is None:
+        return Controller(policies.settings)
+    try:
+        kept = json.loads(memory)
+        known = dict(kept["controller"])
+        if kept["scale"] != policies.scale:
+            known.pop("policy", None)  # another policy's memory means nothing to this one
+        return Controller(policies.settings, known)
+    except (KeyError, TypeError, ValueError) as error:  # msgspec's are ValueErrors
+        log.warning("the controller starts without its memory, which can't be read: %s", error)
+        return Controller(policies.settings)

@@ -1,0 +1,160 @@
+"""Removing what no batch that must be kept can need.
+
+Kept are the newest `retain` manifests, and those before them back to a full one: whatever manifest
+is there can be read, with all its state. So state only goes when a newer full manifest takes over
+as the oldest one kept, and what then goes is the difference of two views: nothing is listed, and
+batches in between cost one look at a number.
+
+    runs      reachable from no manifest kept
+    out       of a batch older than the newest `retain`: published long ago
+    carry     named by no manifest kept
+    dead      named by no manifest at all: diverted rows are kept for good
+
+Manifests go first, the newest of them first, then what only they needed. A crash in between leaves
+files that nobody names; those, and what attempts that lost have written, are found by a listing
+when a query starts. Files of a batch that is not yet committed are never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from braided import failpoints
+from braided.store.durable.files import Files
+from braided.store.durable.register import TEMPORARY
+from braided.store.history.manifest import View
+from braided.store.history.manifest_log import DIRECTORY, Manifests
+from braided.store.history.runs import batch_of
+
+__all__ = ["LISTING", "Collector", "collect"]
+
+LISTING = ".list"
+"""How a directory in `out` ends in which Spark lists the files that a batch has written."""
+
+_STATE, _OUT, _CARRY, _DEAD = "state", "out", "carry", "dead"
+_DELETED_TOGETHER = 64
+
+
+def collect(files: Files, manifests: Manifests, retain: int) -> int:
+    """Removes everything that can go, found by listing; the number of files removed."""
+    collector = Collector(files, manifests, retain)
+    return collector.collect_orphans()
+
+
+class Collector:
+    """Collects as batches are committed. Only the holder of the lease may."""
+
+    def __init__(self, files: Files, manifests: Manifests, retain: int) -> None:
+        if retain < 1:
+            raise ValueError(f"the newest manifest must be kept: retain is {retain}")
+        self._files = files
+        self._manifests = manifests
+        self._retain = retain
+        self._oldest: View | None = None  # the view at the oldest manifest kept, once known
+        self._seen = -1
+        self._fulls: list[int] = []
+
+    def collect(self, newest: int) -> int:
+        """After batch `newest` was committed: removes what it made unneeded."""
+        if self._oldest is None:
+            return self.collect_orphans()
+        for batch in range(self._seen + 1, newest + 1):
+            if self._manifests.read(batch).full:
+                self._fulls.append(batch)
+        self._seen = newest
+        removed = self._delete_outdated(newest)
+        base = self._base(newest)
+        if base > self._oldest.batch:
+            removed += self._advance(base)
+        return removed
+
+    def collect_orphans(self) -> int:
+        """Removes everything unneeded, found by listing the checkpoint. No batch may be running."""
+        self._delete_leftovers()
+        batches = self._manifests.batches()
+        if not batches:
+            return 0
+        newest = lowest = batches[-1]
+        for batch in reversed(batches[:-1]):
+            # What is below a gap was about to go when a crash came in between.
+            if batch != lowest - 1:
+                break
+            lowest = batch
+        window = max(lowest, newest - self._retain + 1)
+        base = self._manifests.base_of(window)
+        self._fulls = [b for b in range(base, newest + 1) if self._manifests.read(b).full]
+        self._seen = newest
+        self._oldest = self._manifests.view_at(base)
+        pruned = self._manifests.prune(base)
+        failpoints.reach("gc")
+        needed = self._oldest.live_files() | self._added(base, newest)
+        needed.update(file.name for file in self._manifests.view_at(newest).dead)
+        listed = [n for kind in (_STATE, _CARRY, _DEAD) for n in self._files.list(kind)]
+        doomed = [name for name in listed if name not in needed and _committed(name, newest)]
+        halves = [name for name in self._files.list(DIRECTORY) if name.endswith(TEMPORARY)]
+        return len(pruned) + self._delete([*doomed, *halves]) + self._delete_outdated(newest)
+
+    def _base(self, newest: int) -> int:
+        """The oldest manifest to keep: a full one."""
+        window = newest - self._retain + 1
+        while len(self._fulls) > 1 and self._fulls[1] <= window:
+            self._fulls.pop(0)
+        return self._fulls[0]
+
+    def _advance(self, base: int) -> int:
+        """Makes a newer full manifest the oldest one kept."""
+        assert self._oldest is not None
+        known = self._oldest.live_files() | self._added(self._oldest.batch, base)
+        self._oldest = self._manifests.view_at(base)
+        pruned = self._manifests.prune(base)
+        failpoints.reach("gc")
+        needed = self._oldest.live_files() | self._added(base, self._seen)
+        return len(pruned) + self._delete(known - needed)
+
+    def _added(self, start: int, stop: int) -> set[str]:
+        """The files that the batches after `start`, up to `stop`, brought."""
+        names: set[str] = set()
+        for batch in range(start + 1, stop + 1):
+            manifest = self._manifests.read(batch)
+            names.update(carried.name for carried in manifest.carry)
+            for part in manifest.operators.values():
+                names.update(run.name for run in part.runs[len(part.runs) - part.new :])
+        return names
+
+    def _delete_outdated(self, newest: int) -> int:
+        """Removes the prepared output of batches that are older than those kept."""
+        oldest = newest - self._retain + 1
+        names: list[str] = []
+        directories: set[str] = set()
+        for name in self._files.list(_OUT):
+            # Spark names the files; the batch is in the name of their directory.
+            top = "/".join(name.split("/")[:2])
+            batch = batch_of(top)
+            if batch is not None and batch < oldest:
+                names.append(name)
+                if top != name:
+                    directories.add(top)
+        removed = self._delete(names)
+        for directory in directories:
+            self._files.delete_directory(directory)
+        return removed
+
+    def _delete_leftovers(self) -> None:
+        """Removes what a batch that was killed has begun and nobody names: lists of files that
+        are needed no longer than it takes to read them, and directories without a file.
+        """
+        for directory in self._files.directories(_OUT):
+            if directory.endswith(LISTING) or not self._files.list(directory):
+                self._files.delete_directory(directory)
+
+    def _delete(self, names: Iterable[str]) -> int:
+        ordered = sorted(names)
+        for start in range(0, len(ordered), _DELETED_TOGETHER):
+            self._files.delete(ordered[start : start + _DELETED_TOGETHER])
+            failpoints.reach("gc")
+        return len(ordered)
+
+
+def _committed(name: str, newest: int) -> bool:
+    batch = batch_of(name)
+    return batch is not None and batch <= newest

@@ -1,0 +1,424 @@
+"""What a batch made true: the manifest's values, and the view that follows from applying them.
+
+A manifest is one record of a versioned register. Applying manifest v to the view at v-1 gives the
+view at v; it is a pure function that either gives a new view or raises, and it touches only the
+slots that the manifest touches.
+
+State is a chain of runs per slot. `OperatorPart.runs` is one ordered list, read by one rule:
+
+    a snapshot run restarts the chain of each of its slots;
+    a changelog run is appended to the chain of each of its slots.
+
+A delta lists the runs of its own batch, snapshots first. A full manifest lists every live run, in
+the order in which they were first applied, and says how many at the end are its own (`new`), so
+that a reader who has v-1 applies just those, and one who has nothing applies them all. Dead slots
+inside a live run do no harm: the run that restarted them is live itself and comes later.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from braided.errors import CheckpointCorruptError
+from braided.store.history.runs import RunFile, slots_of
+
+__all__ = [
+    "FORMAT",
+    "CarryFile",
+    "DeadFile",
+    "Manifest",
+    "OperatorMeta",
+    "OperatorPart",
+    "OperatorView",
+    "PinnedKey",
+    "Prepared",
+    "View",
+    "decode_table",
+    "encode_table",
+    "problems",
+    "to_full",
+]
+
+FORMAT = 1
+
+Table = npt.NDArray[np.unsignedinteger]
+
+
+class OperatorMeta(msgspec.Struct, frozen=True):
+    """What an operator is, for as long as the checkpoint lives."""
+
+    ordinal: int
+    slots: int
+    key: str
+    state: str
+    codec: str
+    time_mode: str = "ProcessingTime"
+    earlier: tuple[str, ...] = ()
+    """What `state` was in the versions before, the first of them first."""
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The state's fields in all versions; a record's first byte counts them from 1."""
+        return (*self.earlier, self.state)
+
+
+class PinnedKey(msgspec.Struct, frozen=True, array_like=True):
+    """A key that is not in the slot of its hash, and the two hashes that its rows are known by."""
+
+    key: bytes
+    hash: int
+    check: int
+    slot: int
+
+
+class OperatorPart(msgspec.Struct, frozen=True):
+    """What a batch made true of one operator."""
+
+    channels: int
+    meta: OperatorMeta | None = None  # None in a delta: as before
+    table: str | None = None  # slot -> channel, see encode_table; None in a delta: as before
+    epoch: int = 0  # of the routing table
+    runs: tuple[RunFile, ...] = ()
+    new: int = 0  # how many of the runs, at the end, are this batch's own
+    due: dict[int, int | None] = {}
+    keys: int = 0
+    bytes: int = 0
+    pins: tuple[PinnedKey, ...] | None = None  # None in a delta: as before
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """What one sink publishes, in words only that sink understands."""
+
+    sink: str
+    entries: tuple[str, ...]
+
+
+class CarryFile(msgspec.Struct, frozen=True):
+    """Rows taken in but left for the next batch."""
+
+    operator: str
+    name: str
+    digest: str
+    rows: int
+
+
+class DeadFile(msgspec.Struct, frozen=True):
+    """Rows that were diverted because their operator raised; kept for as long as the checkpoint."""
+
+    operator: str
+    name: str
+    digest: str  # of keys and rows; what an error says may differ from try to try
+    rows: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """One record of the register."""
+
+    flow: str
+    batch: int
+    full: bool
+    writer: str
+    batch_time_ms: int
+    watermark_ms: int
+    operators: dict[str, OperatorPart]
+    outputs: tuple[Prepared, ...] = ()
+    carry: tuple[CarryFile, ...] = ()
+    dead: tuple[DeadFile, ...] = ()  # in a full manifest all that there are
+    extra: dict[str, str] = {}
+    format: int = FORMAT
+
+
+class Link(NamedTuple):
+    """A run in the chain of a slot. Chains are linked from the newest run back: a batch adds one
+    link to each slot it touches, and views of neighbouring batches share the rest."""
+
+    run: RunFile
+    before: Link | None
+    length: int
+    order: int
+    replaced: str | None  # the version whose content a snapshot repeats, where that is known
+
+
+class OperatorView:
+    """An operator at a batch. Immutable."""
+
+    __slots__ = (
+        "_links",
+        "_order",
+        "bytes",
+        "channels",
+        "due",
+        "epoch",
+        "keys",
+        "meta",
+        "pins",
+        "table",
+    )
+
+    def __init__(
+        self,
+        meta: OperatorMeta,
+        channels: int,
+        table: Table,
+        epoch: int,
+        links: list[Link | None],
+        order: int,
+        due: dict[int, int],
+        keys: int,
+        bytes: int,
+        pins: tuple[PinnedKey, ...] = (),
+    ) -> None:
+        self.pins = pins
+        self.meta = meta
+        self.channels = channels
+        self.table = table
+        self.epoch = epoch
+        self.due = due
+        self.keys = keys
+        self.bytes = bytes
+        self._links = links
+        self._order = order
+
+    @classmethod
+    def empty(cls, meta: OperatorMeta) -> OperatorView:
+        """An operator before its first batch, on one channel."""
+        table = np.zeros(meta.slots, dtype=np.uint16)
+        return cls(meta, 1, table, 0, [None] * meta.slots, 0, {}, 0, 0)
+
+    def starting_with(self, runs: tuple[RunFile, ...]) -> OperatorView:
+        """The operator with state that its first batch builds on and will name."""
+        return self.apply(OperatorPart(self.channels, runs=runs, new=len(runs)), False, False)
+
+    def links(self, slot: int) -> Iterator[Link]:
+        """The chain of a slot, newest first."""
+        link = self._links[slot]
+        while link is not None:
+            yield link
+            link = link.before
+
+    def chain(self, slot: int) -> tuple[RunFile, ...]:
+        """The runs that make up a slot, oldest first."""
+        return tuple(link.run for link in self.links(slot))[::-1]
+
+    def head(self, slot: int) -> str:
+        """The digest of the newest run of a slot: the name of its version. Empty for no runs."""
+        link = self._links[slot]
+        return "" if link is None else link.run.digest
+
+    def length(self, slot: int) -> int:
+        """How many runs make up a slot."""
+        link = self._links[slot]
+        return 0 if link is None else link.length
+
+    def live_runs(self) -> list[RunFile]:
+        """Every run that some slot needs, in an order that keeps each chain's."""
+        slots = range(self.meta.slots)
+        live = {link.order: link.run for slot in slots for link in self.links(slot)}
+        return [live[order] for order in sorted(live)]
+
+    def live_files(self) -> set[str]:
+        """The names of the runs that some slot needs."""
+        return {run.name for run in self.live_runs()}
+
+    def apply(self, part: OperatorPart, full: bool, fresh: bool) -> OperatorView:
+        """The view after a batch, from a full manifest's part or a delta's.
+
+        `fresh` when this view knows nothing yet and a full part has to tell all.
+        """
+        links = list(self._links)
+        order = self._order
+        for run in part.runs if fresh else part.runs[len(part.runs) - part.new :]:
+            restart = run.snapshot
+            for slot in slots_of(run):
+                before = links[slot]
+                if restart:
+                    # In a full list the run before may be missing here: some of a chain that
+                    # was restarted is dead, and not listed.
+                    replaced = None if fresh or before is None else before.run.digest
+                    links[slot] = Link(run, None, 1, order, replaced)
+                else:
+                    length = 1 if before is None else before.length + 1
+                    links[slot] = Link(run, before, length, order, None)
+            order += 1
+        due = {} if full else dict(self.due)
+        for slot, ms in part.due.items():
+            if ms is None:
+                due.pop(slot, None)
+            else:
+                due[slot] = ms
+        meta = part.meta or self.meta
+        table = self.table if part.table is None else decode_table(part.table, meta.slots)
+        pins = self.pins if part.pins is None else part.pins
+        return OperatorView(
+            meta, part.channels, table, part.epoch, links, order, due, part.keys, part.bytes, pins
+        )
+
+
+class View:
+    """The flow at a batch. Immutable; `View.empty()` is the flow before its first one."""
+
+    __slots__ = ("batch", "carry", "dead", "flow", "operators")
+
+    def __init__(
+        self,
+        flow: str,
+        batch: int,
+        operators: Mapping[str, OperatorView],
+        carry: tuple[CarryFile, ...],
+        dead: tuple[DeadFile, ...] = (),
+    ) -> None:
+        self.flow = flow
+        self.batch = batch
+        self.operators = dict(operators)
+        self.carry = carry
+        self.dead = dead
+
+    @classmethod
+    def empty(cls) -> View:
+        return cls("", -1, {}, ())
+
+    def apply(self, manifest: Manifest) -> View:
+        """The view at the manifest's batch, or CheckpointCorruptError and nothing changed."""
+        found = problems(self, manifest)
+        if found:
+            raise CheckpointCorruptError(
+                f"manifest of batch {manifest.batch} does not continue batch {self.batch}: "
+                + "; ".join(found)
+            )
+        fresh = self.batch < 0
+        operators = dict(self.operators)
+        for name, part in manifest.operators.items():
+            before = operators.get(name)
+            if before is None:
+                assert part.meta is not None  # problems() has looked
+                before = OperatorView.empty(part.meta)
+            operators[name] = before.apply(part, manifest.full, fresh)
+        dead = manifest.dead if manifest.full else (*self.dead, *manifest.dead)
+        return View(manifest.flow, manifest.batch, operators, manifest.carry, dead)
+
+    def live_files(self) -> set[str]:
+        """Every file that the state or the carry of this view needs."""
+        names = {carried.name for carried in self.carry}
+        return names.union(*(operator.live_files() for operator in self.operators.values()))
+
+
+def to_full(view: View, delta: Manifest) -> Manifest:
+    """The full manifest that says what `delta` says and all that still holds from `view`.
+
+    The first manifest of a flow is always a full one: `to_full(View.empty(), delta)`.
+    """
+    operators = {}
+    # A first delta reads as a full one that has nothing else to list.
+    source = msgspec.structs.replace(delta, full=True) if view.batch < 0 else delta
+    for name, after in view.apply(source).operators.items():
+        part = delta.operators.get(name)
+        operators[name] = OperatorPart(
+            channels=after.channels,
+            meta=after.meta,
+            table=encode_table(after.table),
+            epoch=after.epoch,
+            runs=tuple(after.live_runs()),
+            new=0 if part is None else part.new,
+            due=dict(after.due),
+            keys=after.keys,
+            bytes=after.bytes,
+            pins=after.pins,
+        )
+    dead = (*view.dead, *delta.dead)
+    return msgspec.structs.replace(delta, full=True, operators=operators, dead=dead)
+
+
+def problems(view: View, manifest: Manifest) -> list[str]:
+    """Why a manifest may not follow a view, one sentence each; none if it may."""
+    found = []
+    if view.batch < 0 and not manifest.full:
+        found.append("the first manifest of a flow must be a full one")
+    if view.batch >= 0 and manifest.batch != view.batch + 1:
+        found.append(f"batch {manifest.batch} does not follow batch {view.batch}")
+    if view.batch >= 0 and manifest.flow != view.flow:
+        found.append(f"flow {manifest.flow} is not flow {view.flow}")
+    if manifest.full and not view.operators.keys() <= manifest.operators.keys():
+        found.append("a full manifest must name every operator")
+    if manifest.full and not set(view.dead) <= set(manifest.dead):
+        found.append("a full manifest must name every file of diverted rows")
+    ordinals = {o.meta.ordinal: name for name, o in view.operators.items()}
+    for name, part in manifest.operators.items():
+        before = view.operators.get(name)
+        meta = part.meta or (before.meta if before else None)
+        if meta is None:
+            found.append(f"operator {name} is new but is not described")
+            continue
+        if before is not None and meta.slots != before.meta.slots:
+            found.append(f"operator {name} has {meta.slots} slots, not {before.meta.slots}")
+            continue
+        if not 0 <= meta.ordinal < 256 or ordinals.setdefault(meta.ordinal, name) != name:
+            found.append(f"operator {name} has ordinal {meta.ordinal}, which is not free")
+        runs = part.runs if view.batch < 0 else part.runs[len(part.runs) - part.new :]
+        found += _table_problems(name, part, meta, before)
+        found += _run_problems(name, part, meta, runs)
+        if not manifest.full and part.new != len(part.runs):
+            found.append(f"operator {name}: all {len(part.runs)} runs of a delta must be new")
+    return found
+
+
+def _table_problems(
+    name: str, part: OperatorPart, meta: OperatorMeta, before: OperatorView | None
+) -> list[str]:
+    if part.channels < 1:
+        return [f"operator {name} has {part.channels} channels"]
+    table = None if before is None else before.table
+    if part.table is not None:
+        table = decode_table(part.table, meta.slots)
+    if table is None or len(table) != meta.slots:
+        return [f"operator {name} has no routing table for its {meta.slots} slots"]
+    if int(table.max(initial=0)) >= part.channels:
+        return [f"operator {name} routes to channel {int(table.max())} of {part.channels}"]
+    return []
+
+
+def _run_problems(
+    name: str, part: OperatorPart, meta: OperatorMeta, runs: tuple[RunFile, ...]
+) -> list[str]:
+    found = []
+    if not 0 <= part.new <= len(part.runs):
+        found.append(f"operator {name} has {part.new} new runs of {len(part.runs)}")
+    if any(not 0 <= pin.slot < meta.slots for pin in part.pins or ()):
+        found.append(f"operator {name} has a key pinned to a slot that is not there")
+    if any(not 0 <= slot < meta.slots for slot in part.due):
+        found.append(f"operator {name} has a timer in a slot that is not there")
+    for run in runs:
+        slots = slots_of(run)
+        if not slots or slots[-1] >= meta.slots:
+            found.append(f"run {run.name} is of no slot, or of one that is not there")
+    logged: set[int] = set()
+    snapped: set[int] = set()
+    for run in part.runs[len(part.runs) - part.new :]:
+        said = snapped if run.snapshot else logged
+        slots = slots_of(run)
+        if not said.isdisjoint(slots):
+            found.append(f"run {run.name} repeats a slot of another run of its batch")
+        if run.snapshot and not logged.isdisjoint(slots):
+            found.append(f"snapshot {run.name} comes after a changelog of its own batch")
+        said.update(slots)
+    return found
+
+
+def encode_table(table: npt.ArrayLike) -> str:
+    """slot -> channel as base64 of little-endian unsigned 16-bit numbers, 32-bit if they must."""
+    numbers = np.asarray(table)
+    wide = numbers.size > 0 and int(numbers.max()) >= 1 << 16
+    return base64.b64encode(numbers.astype("<u4" if wide else "<u2").tobytes()).decode()
+
+
+def decode_table(text: str, slots: int) -> Table:
+    """The array that `encode_table` wrote, read-only; empty if it is not one for so many slots."""
+    data = base64.b64decode(text)
+    widths = {2 * slots: "<u2", 4 * slots: "<u4"}
+    table: Table = np.frombuffer(data if len(data) in widths else b"", widths.get(len(data), "<u2"))
+    return table

@@ -1,0 +1,247 @@
+"""The register of manifests: `manifests/00000042.json`, created once, never changed.
+
+Each file holds the manifest, its checksum, and the checksum of the manifest before it. The first
+finds damage. The second makes the register a chain, so that a process that still remembers one
+history (the checkpoint was restored from a copy meanwhile) notices that the files tell another.
+
+Every task of every batch asks for the view at the last batch. A process keeps the view it was last
+asked for and reads only what came after: one small file in steady state.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import OrderedDict
+from typing import NamedTuple
+
+import msgspec
+
+from braided.errors import (
+    CheckpointCorruptError,
+    CheckpointMismatchError,
+    CheckpointVersionError,
+    FencedError,
+)
+from braided.store.durable.files import UNREADABLE, Files
+from braided.store.history.manifest import FORMAT, Manifest, View, problems
+from braided.store.history.runs import digest_of
+
+__all__ = ["DIRECTORY", "FULL_EVERY", "Manifests"]
+
+DIRECTORY = "manifests"
+# A full manifest lets older ones go and bounds what a new process must read.
+FULL_EVERY = 32
+
+_NAME = re.compile(r"^manifests/(\d{8,})\.json$")
+_VIEWS_REMEMBERED = 16
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    checksum: str  # of `previous` and `manifest`, as they stand in the file
+    previous: str  # the checksum of the batch before; empty in the first
+    manifest: msgspec.Raw
+
+
+class _Header(msgspec.Struct, frozen=True):
+    format: int
+
+
+class _Entry(NamedTuple):
+    manifest: Manifest
+    checksum: str
+    previous: str
+
+
+class _Remembered(NamedTuple):
+    view: View
+    checksum: str
+
+
+_NOTHING = _Remembered(View.empty(), "")
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_header = msgspec.json.Decoder(_Header).decode
+_decode_manifest = msgspec.json.Decoder(Manifest).decode
+
+# (root, flow) -> the view last asked for. Immutable values, so a forked child may inherit them.
+_remembered: OrderedDict[tuple[str, str], _Remembered] = OrderedDict()
+_lock = threading.Lock()
+os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
+
+
+class Manifests:
+    """The manifests of one checkpoint."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def batches(self) -> list[int]:
+        """The batches that have a manifest, ascending."""
+        names = map(_NAME.match, self._files.list(DIRECTORY))
+        return sorted(int(name[1]) for name in names if name)
+
+    def newest(self) -> int | None:
+        """The last committed batch."""
+        return max(self.batches(), default=None)
+
+    def read(self, batch: int) -> Manifest:
+        """The manifest of a batch, checked; CheckpointCorruptError if there is none."""
+        return self._entry(batch).manifest
+
+    def write(self, manifest: Manifest) -> None:
+        """Commits a batch. Writing the same manifest again is no error: it is committed.
+
+        Raises FencedError if another writer has committed the batch differently.
+        """
+        if manifest.batch < 0:
+            raise ValueError(f"batch {manifest.batch} can't be committed")
+        before, previous = self._before(manifest)
+        found = problems(before, manifest)
+        if found:
+            raise ValueError(f"batch {manifest.batch} must not be committed: " + "; ".join(found))
+        body = msgspec.json.encode(manifest)
+        envelope = _Envelope(_checksum(previous, body), previous, msgspec.Raw(body))
+        name = _name(manifest.batch)
+        data = msgspec.json.encode(envelope)
+        if self._files.create(name, data) or self._files.read(name).to_pybytes() == data:
+            return
+        other = self.read(manifest.batch)
+        raise FencedError(
+            f"{self._files.path(name)} was already written by {other.writer}; this is "
+            f"{manifest.writer}. Two queries run on one checkpoint: stop one of them"
+        )
+
+    def view_at(self, batch: int, flow: str | None = None) -> View:
+        """The flow as it was after a batch; the empty view for batch -1.
+
+        With the flow's id given, the process remembers the view for the next call.
+        """
+        return self._at(batch, flow).view
+
+    def base_of(self, batch: int) -> int:
+        """The newest full manifest at or before a batch: where reading its view begins."""
+        at = batch
+        while not self.read(at).full:
+            at -= 1
+        return at
+
+    def prune(self, before: int) -> list[int]:
+        """Deletes the manifests of the batches before one that is full; says which.
+
+        From the newest back, so that whatever is left when a crash comes between can be read.
+        """
+        doomed = [batch for batch in self.batches() if batch < before][::-1]
+        if doomed and not self.read(before).full:
+            raise ValueError(f"manifest {before} is not a full one and needs those before it")
+        for batch in doomed:
+            self._files.delete([_name(batch)])
+        return doomed
+
+    def _at(self, batch: int, flow: str | None) -> _Remembered:
+        if batch < 0:
+            return _NOTHING
+        if flow is None:
+            return self._load(batch)
+        key = (self._files.root, flow)
+        with _lock:
+            known = _remembered.get(key)
+        now = self._advance(known, batch) if known else None
+        if now is None:
+            now = self._load(batch)
+        if now.view.flow != flow:
+            raise CheckpointMismatchError(
+                f"{self._files.path(_name(batch))} belongs to flow {now.view.flow}, not to {flow}: "
+                f"the checkpoint is another query's, or was replaced while the query ran"
+            )
+        with _lock:
+            _remembered[key] = now
+            _remembered.move_to_end(key)
+            while len(_remembered) > _VIEWS_REMEMBERED:
+                _remembered.popitem(last=False)
+        return now
+
+    def _before(self, manifest: Manifest) -> _Remembered:
+        """What a manifest follows. A flow may start at any batch where nothing is there yet."""
+        if manifest.full and not self._exists(manifest.batch - 1) and not self.batches():
+            return _NOTHING
+        return self._at(manifest.batch - 1, manifest.flow)
+
+    def _exists(self, batch: int) -> bool:
+        try:
+            self._files.read(_name(batch))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _advance(self, known: _Remembered, batch: int) -> _Remembered | None:
+        """A remembered view brought forward; None if it is not on the way to `batch`."""
+        if known.view.batch > batch or known.view.batch < batch - FULL_EVERY:
+            return None
+        if known.view.batch == batch:
+            return known if self._entry(batch).checksum == known.checksum else None
+        try:
+            for following in range(known.view.batch + 1, batch + 1):
+                entry = self._entry(following)
+                if entry.previous != known.checksum:
+                    return None
+                known = _Remembered(known.view.apply(entry.manifest), entry.checksum)
+        except CheckpointCorruptError:
+            # A process that was not needed for a while may find the way there collected. Whether
+            # something is amiss shows when the view is read from the files alone.
+            return None
+        return known
+
+    def _load(self, batch: int) -> _Remembered:
+        """The view at a batch from the files alone."""
+        entries = [self._entry(batch)]
+        while not entries[-1].manifest.full:
+            entries.append(self._entry(entries[-1].manifest.batch - 1))
+        view, checksum = View.empty(), entries[-1].previous
+        for entry in reversed(entries):
+            if entry.previous != checksum:
+                name = self._files.path(_name(entry.manifest.batch))
+                raise CheckpointCorruptError(
+                    f"{name} does not continue the manifest before it: the files are from two "
+                    f"histories of the checkpoint. Restore all of {DIRECTORY}/ from one copy"
+                )
+            view, checksum = view.apply(entry.manifest), entry.checksum
+        return _Remembered(view, checksum)
+
+    def _entry(self, batch: int) -> _Entry:
+        name = _name(batch)
+        try:
+            data = self._files.read(name)
+        except FileNotFoundError:
+            raise self._corrupt(batch, "is missing") from None
+        try:
+            envelope = _decode_envelope(data)
+        except UNREADABLE as error:
+            raise self._corrupt(batch, f"can't be read ({error})") from None
+        if _checksum(envelope.previous, bytes(envelope.manifest)) != envelope.checksum:
+            raise self._corrupt(batch, "is damaged: its checksum does not match")
+        version = _decode_header(envelope.manifest).format
+        if version > FORMAT:
+            raise CheckpointVersionError(
+                f"{self._files.path(name)} has format {version}; this Braided reads up to {FORMAT}."
+                f" A newer Braided wrote it: use that one, or a newer one still"
+            )
+        manifest = _decode_manifest(envelope.manifest)
+        if manifest.batch != batch:
+            raise self._corrupt(batch, f"is the manifest of batch {manifest.batch}")
+        return _Entry(manifest, envelope.checksum, envelope.previous)
+
+    def _corrupt(self, batch: int, found: str) -> CheckpointCorruptError:
+        return CheckpointCorruptError(
+            f"{self._files.path(_name(batch))} {found}. It says what batch {batch} committed, for "
+            f"all slots. Restore the file from a copy, or start from an older checkpoint"
+        )
+
+
+def _name(batch: int) -> str:
+    return f"{DIRECTORY}/{batch:08d}.json"
+
+
+def _checksum(previous: str, body: bytes) -> str:
+    return digest_of(previous.encode() + b"\n" + body)

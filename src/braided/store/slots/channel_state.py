@@ -1,0 +1,232 @@
+"""A task's view of its slots: read at the version before, collect changes, write once at the end.
+
+Nothing that a task does to a slot is seen by anyone before `finish`, and nothing that `finish`
+writes counts before the manifest names it: the changelog is a file of its own, and the cache can be
+rolled back. How a cached slot gets to the version that is read: `opening.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from braided import failpoints
+from braided.store.durable.files import Files
+from braided.store.history.manifest import OperatorView
+from braided.store.history.runs import LOG_SUFFIX, SNAP_SUFFIX, RunFile, digest_of, write_run
+from braided.store.slots.cache_port import SlotCache, Tag, Undo, Update, address_of
+from braided.store.slots.catch_up import Opened, Opener
+from braided.store.slots.diff import Changes, size_of
+from braided.store.slots.slot import SlotState
+
+__all__ = ["ChannelChanges", "ChannelState", "Limits", "SlotChange", "SlotState"]
+
+_TIMER = b"t"
+_EPOCH_BIAS = 1 << 63
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """When a slot gets a new snapshot: its changelogs outweigh it, or are too many."""
+
+    snapshot_min_bytes: int = 1 << 20
+    snapshot_factor: float = 2.0
+    snapshots_per_task: int = 4
+    snapshot_runs: int = 256
+
+
+class SlotChange(msgspec.Struct, frozen=True, array_like=True):
+    """One opened slot as the task leaves it."""
+
+    slot: int
+    keys: int
+    bytes: int
+    keys_added: int
+    bytes_added: int
+    due_ms: int | None  # the earliest timer
+
+
+class ChannelChanges(msgspec.Struct, frozen=True):
+    """What a task did to its slots, and what it took to open them."""
+
+    log: RunFile | None
+    snap: RunFile | None
+    slots: tuple[SlotChange, ...]  # all that were opened, ascending
+    opened: int
+    hits: int
+    rolled_back: int
+    caught_up: int
+    rebuilt: int
+    bytes_caught_up: int
+    cache_errors: int
+
+
+class _Left(NamedTuple):
+    """A slot at the end of the task."""
+
+    number: int
+    state: SlotState
+    changes: Changes | None
+
+
+class ChannelState:
+    """The slots of one channel of one operator, at the version that a view names."""
+
+    def __init__(
+        self,
+        files: Files,
+        cache: SlotCache | None,
+        operator: str,
+        view: OperatorView,
+        limits: Limits,
+    ) -> None:
+        self._files = files
+        self._cache = cache
+        self._cache_errors = 0 if cache is None else cache.errors
+        self._view = view
+        self._limits = limits
+        self._opener = Opener(files, cache, view)
+        self._slots: dict[int, SlotState] = {}
+        self.operator = operator
+
+    def slot(self, number: int) -> SlotState:
+        """A slot, opened on first use."""
+        state = self._slots.get(number)
+        if state is None:
+            self.prepare((number,))
+            state = self._slots[number]
+        return state
+
+    def prepare(self, slots: Iterable[int]) -> None:
+        """Opens many slots at once, which reads each file once and not once per slot."""
+        missing = [number for number in slots if number not in self._slots]
+        if not missing:
+            return
+        ordinal = self._view.meta.ordinal
+        for number, opened in self._opener.open(missing).items():
+            address = address_of(ordinal, number)
+            self._slots[number] = SlotState(address, opened, self._reopening(number, address))
+
+    def close(self) -> None:
+        """Lets go of the cache. `finish` does; a task that fails should."""
+        for state in self._slots.values():
+            state.close()
+
+    def finish(self, name_prefix: str) -> ChannelChanges:
+        """Writes what changed, durably, and then brings the cache up to it."""
+        left = [
+            _Left(number, state, state.changes()) for number, state in sorted(self._slots.items())
+        ]
+        report = tuple(map(_report, left))
+        log = self._write_log(name_prefix + LOG_SUFFIX, left)
+        snapped = self._due_for_snapshot(left)
+        snap = self._write_snapshot(name_prefix + SNAP_SUFFIX, snapped)
+        failpoints.reach("task-after-changelog")
+        # Readers first: pages that only they hold back can then be used again.
+        self.close()
+        self._update_cache(left, log, snap, {number for number, _ in snapped})
+        tally = self._opener.tally
+        return ChannelChanges(
+            log=log,
+            snap=snap,
+            slots=report,
+            opened=len(tally.opened),
+            hits=len(tally.hits),
+            rolled_back=len(tally.rolled_back),
+            caught_up=len(tally.caught_up),
+            rebuilt=len(tally.rebuilt),
+            bytes_caught_up=tally.bytes_caught_up,
+            cache_errors=0 if self._cache is None else self._cache.errors - self._cache_errors,
+        )
+
+    def _reopening(self, number: int, address: bytes) -> Callable[[], Opened]:
+        def reopen() -> Opened:
+            """The slot without the cache, which failed in the middle of the task."""
+            if self._cache is not None:
+                self._cache.discard(address)
+            return self._opener.in_memory({number: address})[number]
+
+        return reopen
+
+    def _write_log(self, name: str, left: list[_Left]) -> RunFile | None:
+        changed = [(slot.number, slot.changes) for slot in left if slot.changes is not None]
+        if not changed:
+            return None
+        heads = ",".join(self._view.head(number) for number, _ in changed)
+        rows = ((number, changes.suffixes, changes.values) for number, changes in changed)
+        return write_run(self._files, name, rows, base=digest_of(heads.encode()))
+
+    def _due_for_snapshot(self, left: list[_Left]) -> list[tuple[int, SlotState]]:
+        """The slots whose changelogs weigh most, a few only, in order of their numbers."""
+        limits = self._limits
+        overdue: list[tuple[float, int, SlotState]] = []
+        for number, state, _ in left:
+            tag = state.tag
+            bound = max(limits.snapshot_min_bytes, limits.snapshot_factor * tag.bytes, 1)
+            runs = self._view.length(number)
+            weight = max(tag.log_bytes / bound, runs / max(limits.snapshot_runs, 1))
+            if weight > 1 and not (runs == 1 and tag.log_bytes == 0):
+                overdue.append((-weight, number, state))
+        overdue.sort(key=lambda slot: slot[:2])
+        return sorted(
+            ((number, state) for _, number, state in overdue[: limits.snapshots_per_task]),
+            key=lambda slot: slot[0],
+        )
+
+    def _write_snapshot(
+        self, name: str, snapped: Sequence[tuple[int, SlotState]]
+    ) -> RunFile | None:
+        if not snapped:
+            return None
+
+        def contents() -> Iterator[tuple[int, list[bytes], list[bytes]]]:
+            for number, state in snapped:
+                yield number, *state.contents()
+                failpoints.reach("snapshot")
+
+        return write_run(self._files, name, contents())
+
+    def _update_cache(
+        self, left: list[_Left], log: RunFile | None, snap: RunFile | None, snapped: set[int]
+    ) -> None:
+        if self._cache is None:
+            return
+        updates = []
+        for number, state, changes in left:
+            carried = 0 if number in snapped else state.tag.log_bytes
+            if changes is not None and log is not None:
+                updates.append(_logged(state, changes, log.digest, carried))
+            elif snap is not None and number in snapped:
+                tag = msgspec.structs.replace(state.tag, digest=snap.digest, log_bytes=0)
+                undo = Undo(state.tag, [], [])
+                updates.append(Update(state.address, state.tag.digest, tag, [], [], undo))
+        self._cache.write(updates)
+
+
+def _logged(state: SlotState, changes: Changes, digest: str, carried: int) -> Update:
+    suffixes, values, olds, keys_added, bytes_added = changes
+    before = state.tag
+    tag = Tag(
+        digest,
+        before.keys + keys_added,
+        before.bytes + bytes_added,
+        carried + size_of(suffixes, values),
+    )
+    undo = Undo(before, suffixes, olds)
+    return Update(state.address, before.digest, tag, suffixes, values, undo)
+
+
+def _report(left: _Left) -> SlotChange:
+    number, state, changes = left
+    keys_added = changes.keys_added if changes else 0
+    bytes_added = changes.bytes_added if changes else 0
+    timer = state.first(_TIMER)
+    return SlotChange(
+        slot=number,
+        keys=state.tag.keys + keys_added,
+        bytes=state.tag.bytes + bytes_added,
+        keys_added=keys_added,
+        bytes_added=bytes_added,
+        due_ms=None if timer is None else int.from_bytes(timer[1:9], "big") - _EPOCH_BIAS,
+    )

@@ -1,0 +1,140 @@
+"""The carry: rows taken in but not yet processed; they are processed first next time.
+
+A task that is told to stop after a number of rows drains the rest of its input into one file. The
+rows keep their order columns, so they come before everything newer. Rows that an operator sends
+back to one before it come the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from braided.errors import CheckpointCorruptError
+from braided.store.durable.files import Files
+from braided.store.history.manifest import CarryFile
+
+__all__ = ["Cut", "read_carry", "write_carry"]
+
+
+class Cut:
+    """Lets `limit` rows of a task's input through and keeps the rest."""
+
+    def __init__(self, chunks: Iterator[pa.RecordBatch], limit: int | None, columns: int) -> None:
+        self._chunks = chunks
+        self._limit = limit
+        self._columns = list(range(columns))
+        self._rest: pa.RecordBatch | None = None
+
+    def through(self) -> Iterator[pa.RecordBatch]:
+        if self._limit is None:
+            yield from self._chunks
+            return
+        left = self._limit
+        for chunk in self._chunks:
+            if chunk.num_rows > left:
+                self._rest = chunk.slice(left)
+                if left:
+                    yield chunk.slice(0, left)
+                return
+            left -= chunk.num_rows
+            yield chunk
+
+    def keep(self, files: Files, operator: str, name: str) -> CarryFile | None:
+        """Writes what was not let through; None when that is nothing."""
+        if self._rest is None:
+            return None
+        rest = itertools.chain([self._rest], self._chunks)
+        return _write(files, name, operator, (chunk.select(self._columns) for chunk in rest))
+
+
+def write_carry(df: DataFrame, root: str, name: str, operator: str) -> CarryFile | None:
+    """Keeps the rows of a DataFrame of one partition for the next batch; None if it has none."""
+
+    def write(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        kept = (chunk for chunk in chunks if chunk.num_rows)
+        first = next(kept, None)
+        if first is None:
+            return
+        file = f"{name}-{uuid.uuid4().hex[:12]}"
+        made = _write(Files(root), file, operator, itertools.chain([first], kept))
+        columns = [[made.name], [made.digest], [made.rows]]
+        yield pa.RecordBatch.from_arrays(list(map(pa.array, columns)), ["name", "digest", "rows"])
+
+    found = df.mapInArrow(write, "name string, digest string, rows long").collect()
+    return CarryFile(operator=operator, **found[0].asDict()) if found else None
+
+
+def _write(files: Files, name: str, operator: str, chunks: Iterator[pa.RecordBatch]) -> CarryFile:
+    """Rows pass through; a file may be larger than memory."""
+    rows, digest = 0, hashlib.blake2b(digest_size=16)
+    first = next(chunks)
+    with files.writer(name) as write:
+        sink = _Sink(write, digest.update)
+        with pa.ipc.new_stream(pa.PythonFile(sink, "w"), first.schema) as writer:
+            for chunk in itertools.chain([first], chunks):
+                rows += chunk.num_rows
+                writer.write_batch(chunk)
+    return CarryFile(operator=operator, name=name, digest=digest.hexdigest(), rows=rows)
+
+
+class _Sink:
+    """What Arrow writes to; every piece goes to all takers."""
+
+    closed = False
+
+    def __init__(self, *takers: Callable[[Any], Any]) -> None:
+        self._takers = takers
+
+    def write(self, data: Any) -> int:
+        for take in self._takers:
+            take(data)
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def read_carry(
+    spark: SparkSession, root: str, files: list[CarryFile], schema: StructType
+) -> DataFrame:
+    """The rows of carry files, order columns first, as they were kept."""
+
+    def read(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        source = Files(root)
+        for chunk in chunks:
+            for name, digest in zip(*[c.to_pylist() for c in chunk.columns], strict=True):
+                yield from _read_one(source, name, digest)
+
+    names = spark.createDataFrame([(f.name, f.digest) for f in files], "name string, digest string")
+    return names.repartition(len(files)).mapInArrow(read, schema)
+
+
+def _read_one(files: Files, name: str, digest: str) -> Iterator[pa.RecordBatch]:
+    try:
+        data = files.mapped(name)
+    except FileNotFoundError:
+        raise CheckpointCorruptError(f"carry file {files.root}/{name} is missing") from None
+    if _digest(data) != digest:
+        raise CheckpointCorruptError(
+            f"carry file {files.root}/{name} is damaged: its digest differs"
+        )
+    with pa.ipc.open_stream(data) as reader:
+        for chunk in reader:
+            # One batch older than when it was kept: it comes before all that are younger.
+            yield chunk.set_column(0, chunk.schema.field(0), pc.subtract(chunk.column(0), 1))
+
+
+def _digest(data: pa.Buffer) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

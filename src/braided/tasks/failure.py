@@ -1,0 +1,108 @@
+"""Errors on their way from a worker to the driver.
+
+Spark passes a worker's exception on as text inside its own. A typed error of ours travels as one
+line of JSON in that text and is raised again by the driver as what it was.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from braided import errors
+from braided.errors import BatchError, BraidedError, OperatorError
+
+__all__ = [
+    "diverted",
+    "from_worker",
+    "is_interrupt",
+    "is_lost_worker",
+    "operator_failure",
+    "to_text",
+]
+
+_LONGEST = 500
+_MARK = re.compile(r"braided-error (\{.*\})$", re.MULTILINE)
+_LOST = re.compile(
+    r"Python worker exited unexpectedly|worker crashed|Python worker failed to connect back|"
+    r"Connection reset|ExecutorLostFailure|Could not recover from a failed barrier"
+)
+_INTERRUPT = re.compile(
+    r"InterruptedException|ClosedByInterruptException|cancelled part of cancelled job group|"
+    r"Job \d+ cancelled|SparkContext was shut down"
+)
+
+
+class _Parcel(msgspec.Struct):
+    kind: str
+    message: str
+
+
+def operator_failure(
+    error: Exception, operator: str, key: Any, row: Any, batch: int, advice: str | None
+) -> OperatorError:
+    """User code raised: says where, with what, and shows the user's own lines of the traceback."""
+    if isinstance(row, pa.Table):
+        row = f"{row.num_rows} rows, the first {row.slice(0, 1).to_pylist()}"
+    return OperatorError(
+        f"operator {operator!r} raised {type(error).__name__}: {_short(error)}\n"
+        + (f"  {advice}\n" if advice else "")
+        + f"  key:   {_short(key)}\n"
+        f"  row:   {_short(row)}\n"
+        f"  batch: {batch}, which is not committed: fix the operator and start the query again\n"
+        f"{_user_lines(error)}"
+    )
+
+
+def diverted(error: Exception) -> str:
+    """An error as the dead letters tell it."""
+    said = f"{type(error).__name__}: {_short(error)}"
+    return "\n".join(filter(None, (said, _user_lines(error))))
+
+
+_BETWEEN = ("/braided/kinds/", "/braided/tasks/", "/braided/dict_functions/decorator.py")
+"""Files of ours between Spark and a user's code: what they did is of no help to who reads."""
+
+
+def _user_lines(error: Exception) -> str:
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(ours in frame.filename for ours in _BETWEEN)
+    ]
+    return "".join(traceback.format_list(frames)).rstrip()
+
+
+def _short(value: Any) -> str:
+    text = str(value) if isinstance(value, Exception) else repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
+
+
+def to_text(error: BraidedError) -> str:
+    parcel = _Parcel(type(error).__name__, str(error))
+    return f"braided-error {msgspec.json.encode(parcel).decode()}"
+
+
+def from_worker(error: BaseException) -> BraidedError | None:
+    """The typed error that a worker raised, if this is one."""
+    found = _MARK.search(str(error))
+    if found is None:
+        return None
+    parcel = msgspec.json.decode(found.group(1), type=_Parcel)
+    kind = getattr(errors, parcel.kind, BatchError)
+    raised: BraidedError = kind(parcel.message)
+    return raised
+
+
+def is_lost_worker(error: BaseException) -> bool:
+    """A worker process or executor died: the batch can be tried again as it is."""
+    return _LOST.search(str(error)) is not None
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """The query is being stopped."""
+    return _INTERRUPT.search(str(error)) is not None

@@ -1,0 +1,61 @@
+"""The keys that have most of a channel's rows.
+
+Rows reach a task sorted by key, so a key's rows are one run, and how long it is is known without
+counting. Only runs at the edges of a chunk can go on in the next one. So the heaviest keys are
+found exactly, by looking at lengths of runs and not at rows, where a sketch would estimate them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from braided.tasks.reports import KeyRows
+
+__all__ = ["HeavyKeys"]
+
+MOST = 4
+"""Keys that a channel reports in a batch."""
+LEAST_SHARE = 0.05
+"""Of the channel's rows: a key with less is no trouble to anybody."""
+
+
+class HeavyKeys:
+    """Adds chunks of one channel, in their order; tells its heaviest keys."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, tuple[int, int]] = {}
+
+    def add(
+        self,
+        keys: Sequence[bytes],
+        places: npt.NDArray[Any],
+        starts: npt.NDArray[Any],
+        rows: int,
+    ) -> None:
+        """A chunk: where each run begins, its key and place, and how many rows there are in all."""
+        lengths = np.diff(starts, append=rows)
+        last = lengths.size - 1
+        runs = {0, last}
+        if last >= MOST:
+            runs.update(np.argpartition(lengths, -MOST)[-MOST:].tolist())
+        else:
+            runs.update(range(lengths.size))
+        for run in runs:
+            key = keys[run]
+            before = self._rows.get(key, (0, 0))[1]
+            self._rows[key] = int(places[run]), before + int(lengths[run])
+
+    def found(self, rows: int) -> tuple[KeyRows, ...]:
+        """The heaviest of a channel that had so many rows, heaviest first."""
+        least = max(2.0, LEAST_SHARE * rows)
+        heavy = [
+            KeyRows(key, place, count)
+            for key, (place, count) in self._rows.items()
+            if count >= least
+        ]
+        heavy.sort(key=lambda each: (-each.rows, each.key))
+        return tuple(heavy[:MOST])

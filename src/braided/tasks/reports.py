@@ -1,0 +1,135 @@
+"""What a channel tells the driver at the end of its task.
+
+Reports travel in one accumulator per query. An accumulator's update holds up Spark's scheduler
+until the driver's Python has answered, so a report is small: names, digests and a few numbers per
+slot.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from pyspark import AccumulatorParam, SparkContext
+from pyspark.accumulators import Accumulator
+
+from braided.errors import ChannelMissingError, NondeterministicBatchError
+from braided.store.history.manifest import CarryFile, DeadFile
+from braided.store.history.runs import RunFile
+
+__all__ = ["ChannelReport", "KeyRows", "ReportBox", "SlotReport"]
+
+
+class SlotReport(msgspec.Struct, frozen=True, array_like=True):
+    """One slot as a channel left it; `keys` and `bytes` are the change against the batch before,
+    `keys_held` and `bytes_held` what there is.
+    """
+
+    slot: int
+    rows: int
+    busy_ns: int
+    keys: int
+    bytes: int
+    due_ms: int | None
+    keys_held: int = 0
+    bytes_held: int = 0
+
+
+class KeyRows(msgspec.Struct, frozen=True, array_like=True):
+    """A key that had many of its channel's rows; `place` is slot and bits of its hash."""
+
+    key: bytes
+    place: int
+    rows: int
+
+
+class ChannelReport(msgspec.Struct, frozen=True):
+    """One successful attempt of one channel of one operator in one batch."""
+
+    operator: str
+    channel: int
+    attempt: str
+    log: RunFile | None
+    snap: RunFile | None
+    carry: CarryFile | None
+    slots: tuple[SlotReport, ...]
+    rows_in: int
+    rows_out: int
+    keys_touched: int
+    busy_ns: int
+    output_digest: str
+    slots_opened: int
+    cache_hits: int
+    rolled_back: int
+    caught_up: int
+    rebuilt: int
+    bytes_caught_up: int
+    cache_errors: int
+    dead: DeadFile | None = None
+    heavy: tuple[KeyRows, ...] = ()
+
+    def result(self) -> tuple[str, ...]:
+        """Equal for two attempts that did the same."""
+        return (
+            self.log.digest if self.log else "",
+            self.carry.digest if self.carry else "",
+            self.dead.digest if self.dead else "",
+            self.output_digest,
+        )
+
+
+class _Concatenate(AccumulatorParam[list[bytes]]):
+    def zero(self, value: list[bytes]) -> list[bytes]:
+        return []
+
+    def addInPlace(self, left: list[bytes], right: list[bytes]) -> list[bytes]:
+        left.extend(right)
+        return left
+
+
+class ReportBox:
+    """The driver's letter box. A task drops `encode(report)` with the token of its try."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self.accumulator: Accumulator[list[bytes]] = context.accumulator([], _Concatenate())
+
+    @staticmethod
+    def encode(token: str, report: ChannelReport) -> bytes:
+        return msgspec.msgpack.encode((token, report))
+
+    def take(self, token: str, channels: dict[str, int]) -> dict[str, list[ChannelReport]]:
+        """The reports of one try, per operator in channel order, exactly one per channel."""
+        letters = self.accumulator.value
+        self.accumulator.value = []
+        found: dict[tuple[str, int], ChannelReport] = {}
+        for letter in letters:
+            sender, report = msgspec.msgpack.decode(letter, type=tuple[str, ChannelReport])
+            if sender != token:  # a task of an earlier try that ended late
+                continue
+            if report.channel >= channels[report.operator]:
+                raise ChannelMissingError(
+                    f"operator {report.operator!r} has {channels[report.operator]} "
+                    "channels, but Spark "
+                    f"ran one as partition {report.channel}: a step after it, such as a crossJoin "
+                    "without broadcast, changes its partitions; the batch is not committed"
+                )
+            place = (report.operator, report.channel)
+            twin = found.setdefault(place, report)
+            if twin.result() != report.result():
+                raise NondeterministicBatchError(
+                    f"two attempts of channel {report.channel} of operator {report.operator!r} "
+                    "gave different results; the batch is not committed"
+                )
+        missing = [
+            f"{operator}[{channel}]"
+            for operator, count in channels.items()
+            for channel in range(count)
+            if (operator, channel) not in found
+        ]
+        if missing:
+            raise ChannelMissingError(
+                f"Spark finished the job without a report from {', '.join(missing)}; "
+                "the batch is not committed"
+            )
+        return {
+            operator: [found[operator, channel] for channel in range(count)]
+            for operator, count in channels.items()
+        }

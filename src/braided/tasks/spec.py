@@ -1,0 +1,80 @@
+"""What a task is told: of its batch, through the job, and of its operator, in its closure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from braided.store.history.manifest import OperatorMeta
+from braided.store.history.runs import RunFile
+from braided.store.slots.channel_state import Limits
+from braided.tasks.packing import PackedProgram
+
+__all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelSpec", "Rehousing", "TaskSpec"]
+
+BATCH_PROPERTY = "braided.batch"
+
+
+class Rehousing(msgspec.Struct, frozen=True, array_like=True):
+    """A key that leaves a slot for another, with all it has there."""
+
+    key: bytes
+    donor: int
+    taker: int
+
+
+class BatchSpec(msgspec.Struct, frozen=True):
+    """What is particular to one try of one batch. Travels as a local property of the job."""
+
+    token: str
+    """Names the try, so that a late task of an earlier one is not listened to."""
+    batch: int
+    batch_time_ms: int
+    watermark_ms: int
+    late_watermark_ms: int
+    """The watermark of the batch before, by which rows are late."""
+    due: dict[str, dict[int, list[int]]]
+    """Slots with a timer that is due, by operator and channel."""
+    cut: int | None
+    """Rows for each channel to process; the rest is carried."""
+    rehoused: dict[str, dict[int, list[Rehousing]]] = {}
+    """Keys that change slots, by operator and channel; the channel owns both slots."""
+    initial: dict[str, tuple[RunFile, ...]] = {}
+    """State that operators in their first batch start with."""
+    failpoint: str = ""
+    """Where a test wants a task to fail."""
+
+    def encode(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> BatchSpec:
+        return msgspec.json.decode(text, type=cls)
+
+
+@dataclass(frozen=True)
+class ChannelSpec:
+    """What is the same for all tasks of an operator in all batches of a query."""
+
+    program: Any
+    meta: OperatorMeta
+    flow: str
+    root: str
+    cache: str
+    """Where each host keeps its caches; empty for none."""
+    limits: Limits
+    order: int
+    """How many order columns the input has."""
+    keep_order: bool
+    """Whether they came along, and the output needs them."""
+
+
+@dataclass(frozen=True)
+class TaskSpec(ChannelSpec):
+    """The same of an operator whose code is a user's."""
+
+    program: PackedProgram
+    divert: bool = False
+    """Whether a row whose operator raises goes to the dead letters."""

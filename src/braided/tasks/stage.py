@@ -1,0 +1,110 @@
+"""A keyed step as a stage of a batch's plan: a Python function over the rows of each channel.
+
+A plan is made anew for every batch, so it is made from few calls into the JVM: what does not
+change between batches (columns, the Python function, the parsed table) is made once and used
+again. What does change travels with the job as one local property, `BATCH_PROPERTY`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.accumulators import Accumulator
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.util import PythonEvalType
+
+from braided.control.routing.table import RoutingTable
+from braided.store.history.manifest import OperatorMeta
+from braided.tasks.columns import order_columns
+from braided.tasks.state_location import StateLocation
+
+__all__ = ["KeyedStage", "StageSetting"]
+
+_Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class StageSetting:
+    """What a stage is told of the query that it is in."""
+
+    meta: OperatorMeta
+    order: int
+    """Order columns of its input; its output has one more."""
+    location: StateLocation
+    reports: Accumulator[list[bytes]]
+    divert: bool
+    """Whether a row whose operator raises goes to the dead letters."""
+
+
+class KeyedStage:
+    """One keyed step with all that does not change between batches."""
+
+    def __init__(self, setting: StageSetting, output: StructType) -> None:
+        self.setting = setting
+        self.order = setting.order
+        self._output = output
+
+    def apply(
+        self,
+        frame: DataFrame,
+        table: RoutingTable,
+        admitted: list[str],
+        aged: bool,
+        tagged: bool,
+    ) -> DataFrame:
+        """Rows in; output rows out, with order columns if tagged.
+
+        `admitted` is SQL for order columns that the frame does not have yet; `aged` says that some
+        rows were left over by an earlier batch.
+        """
+        raise NotImplementedError
+
+    def _task(self, keep_order: bool) -> tuple[_Task, list[str]]:
+        """What runs in every partition, and the columns that it reads."""
+        raise NotImplementedError
+
+    def _mapped(self, routed: DataFrame, tagged: bool) -> DataFrame:
+        """What the task gives out for rows that are where they belong."""
+        function = self._tagged if tagged else self._plain
+        return DataFrame(routed._jdf.mapInArrow(function, False, None), routed.sparkSession)
+
+    @cached_property
+    def _plain(self) -> Any:
+        """The task as a JVM column; its output is the rows alone."""
+        return _function(*self._task(False), self._output)
+
+    @cached_property
+    def _tagged(self) -> Any:
+        """The same with order columns in front of its output."""
+        tags = [StructField(name, LongType()) for name in order_columns(self.order + 1)]
+        return _function(*self._task(True), StructType([*tags, *self._output.fields]))
+
+    def _shared(self, keep_order: bool) -> dict[str, Any]:
+        """What every task is told."""
+        location = self.setting.location
+        return {
+            "meta": self.setting.meta,
+            "flow": location.flow,
+            "root": location.root,
+            "cache": location.cache,
+            "limits": location.limits,
+            "order": self.order,
+            "keep_order": keep_order,
+        }
+
+
+def _function(task: _Task, inputs: list[str], output: StructType) -> Any:
+    # What DataFrame.mapInArrow does, once and not once per batch.
+    function = pandas_udf(
+        task,
+        returnType=output,
+        functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,  # type: ignore[call-overload]
+    )
+    return function(*map(F.col, inputs))._jc

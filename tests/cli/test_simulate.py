@@ -1,0 +1,148 @@
+"""`braided simulate` and `braided replay`: tables, JSON, plots, and answers to mistakes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from braided.cli import main as cli
+from braided.control.events import encode, read
+from braided.control.policies.balancers import Static
+from braided.control.policies.ds2 import Off
+from braided.control.policy import Limits
+from braided.control.settings import Settings
+from braided.sim import SCENARIOS
+from braided.sim.arrivals import Spike
+from braided.sim.cluster import Cluster, Flow, SimOperator, simulate
+from braided.sim.keys import Zipf
+from braided.sim.replay import recorded, replay
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """The events of a run on few channels, unbalanced, through a surge."""
+    flow = Flow(
+        Cluster(hosts=1, cores=32),
+        (SimOperator("sum", Zipf(skew=0.8), slots=64, channels=4),),
+        Spike(2000, 6000, 10, 10),
+        duration_s=40,
+    )
+    run = simulate(flow, Settings(scale=Off(), balance=Static(), limits=Limits(channels_max=4)))
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"".join(encode(event) for event in run.events))
+    return path
+
+
+def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
+    assert cli.main([*argv, "--json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_saso_step_tells_the_four_properties(capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed(capsys, "simulate", "saso-step")
+    changes = found["changes"]
+    assert isinstance(changes, list)
+    assert all(each["settle_periods"] <= each["levels"] + 3 for each in changes)
+    assert (found["overshoot"], found["oscillations"]) == (0, 0)
+    assert isinstance(found["settle_periods"], int)
+    assert isinstance(found["handled_share"], float)
+    assert found["handled_share"] > 0.95
+
+
+def test_a_policy_can_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = printed(capsys, "simulate", "saso-remote")
+    paper = printed(capsys, "simulate", "saso-remote", "--policy", "saso-paper")
+    assert (ours["channels_last"], paper["channels_last"]) == (4, 32)
+
+
+def test_a_person_gets_a_table_and_a_plot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plot = tmp_path / "surge.svg"
+    assert cli.main(["simulate", "surge", "--plot", str(plot)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:3] == ["batch", "start_s", "rows"] for line in lines)
+    assert len(lines) < 70
+    root = ET.parse(plot).getroot()
+    assert root.tag.endswith("svg")
+    assert len([e for e in root.iter() if e.tag.endswith("polyline")]) == 5
+
+
+def test_a_log_is_replayed_with_another_policy(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = printed(capsys, "replay", str(log), "--policy", "ds2", "--policy", "elasticutor")
+    before, after = found["recorded"], found["replayed"]
+    assert isinstance(before, dict)
+    assert isinstance(after, dict)
+    assert after["latency_s"] < 0.6 * before["latency_s"]
+    assert after["plans"] > 0
+    # A checkpoint has its log where a query leaves it.
+    (log.parent / "query/braided").mkdir(parents=True)
+    log.rename(log.parent / "query/braided/events.jsonl")
+    again = printed(
+        capsys, "replay", str(log.parent / "query"), "--policy", "ds2", "--policy", "elasticutor"
+    )
+    assert again["recorded"] == before
+
+
+def test_a_replay_of_the_same_policies_comes_near_to_what_was(log: Path) -> None:
+    with log.open("rb") as lines:
+        recording = recorded(read(lines))
+    settings = Settings(scale=Off(), balance=Static(), limits=Limits(channels_max=4))
+    summary = replay(recording, settings).summary()
+    assert float(summary["latency_s"]) == pytest.approx(recording.latency_s, rel=0.4)
+    assert float(summary["channel_s"]) == pytest.approx(recording.channel_s, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["simulate", "surge", "--policy", "fair"], "there is no policy 'fair'; to scale"),
+        (["simulate", "surge", "--policy", "ds2", "--policy", "saso"], "saso is a second"),
+        (["simulate", "surge", "--plot", "/nowhere/at/all.svg"], "the plot can't be written"),
+        (["replay", "/nowhere.jsonl", "--policy", "ds2"], "/nowhere.jsonl can't be replayed"),
+    ],
+)
+def test_mistakes_are_answered_with_a_sentence(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(argv) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_log_without_batches_and_a_broken_one_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty, broken = tmp_path / "empty", tmp_path / "broken"
+    empty.write_bytes(b"")
+    broken.write_bytes(b"what is this?\n" * 2)
+    assert cli.main(["replay", str(empty), "--policy", "ds2"]) == 1
+    assert "no measured batch" in capsys.readouterr().err
+    assert cli.main(["replay", str(broken), "--policy", "ds2"]) == 1
+    assert "line 1 is no event" in capsys.readouterr().err
+
+
+def test_an_unknown_scenario_is_answered_with_the_known_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["simulate", "saso"])
+    message = capsys.readouterr().err
+    assert all(name in message for name in SCENARIOS)
+
+
+def test_simulating_does_not_import_spark() -> None:
+    code = (
+        "import sys\n"
+        "from braided.cli.main import simulate as commands\n"
+        "assert 'pyspark' not in sys.modules and 'py4j' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

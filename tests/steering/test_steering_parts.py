@@ -1,0 +1,250 @@
+"""What the live controller is made of, each part on plain values."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braided.control.events import Failed, read
+from braided.control.policies.ds2 import Ds2, Off
+from braided.control.routing.table import Pin, RoutingTable
+from braided.options import Options
+from braided.query.commands import Commands
+from braided.spark.offset_log import SparkLog
+from braided.spark.tick import Bell
+from braided.steering.arriving import known_bytes
+from braided.steering.event_log import EventLog
+from braided.steering.policies import policies_of
+from braided.steering.sampling import waiting_rows
+from braided.tasks.heavy_keys import HeavyKeys
+
+TABLE = RoutingTable.initial(8, 2)
+
+
+# -- options ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "scale", "bounds"),
+    [
+        ({}, "off", (1, 4)),
+        ({"channels": 9}, "off", (1, 9)),
+        ({"channels.max": 8}, "ds2", (1, 8)),
+        ({"channels.min": 2}, "ds2", (2, 4)),
+        ({"channels.max": 8, "scale": "off"}, "off", (1, 8)),
+        ({"scale": "saso"}, "saso", (1, 4)),
+        ({"latencyTarget": "500ms", "channels.max": 8}, "model", (1, 8)),
+        ({"scale": Ds2()}, "Ds2", (1, 4)),
+    ],
+)
+def test_channels_change_by_themselves_only_if_an_option_asks_for_it(
+    options: dict[str, Any], scale: str, bounds: tuple[int, int]
+) -> None:
+    given = {f"braided.{name}": value for name, value in options.items()}
+    policies = policies_of(Options.parse(given, channels=4), 4, 4)
+    limits = policies.settings.limits
+    assert (policies.scale, policies.balance) == (scale, "elasticutor")
+    assert (limits.channels_min, limits.channels_max) == bounds
+    if scale == "off":
+        assert isinstance(policies.settings.scale.policy, Off)  # type: ignore[attr-defined]
+    if scale == "model":
+        assert policies.settings.scale.policy.target_s == 0.5  # type: ignore[attr-defined]
+
+
+def test_settings_of_the_controller_come_from_options() -> None:
+    options = {"windowBatches": 3, "executors": 4, "executors.reviewBatches": 50}
+    given = {f"braided.{name}": value for name, value in options.items()}
+    settings = policies_of(Options.parse(given), 8, 6).settings
+    assert (settings.window_batches, settings.executors) == (3, 4)
+    assert (settings.reshape_every_batches, settings.host_channels) == (50, 6)
+
+
+# -- the heaviest keys -----------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 30)), max_size=40), st.integers(1, 50))
+def test_the_heaviest_keys_are_counted_exactly_however_rows_are_cut_into_chunks(
+    runs: list[tuple[int, int]], chunk: int
+) -> None:
+    rows = sorted(key for key, count in runs for _ in range(count))
+    heavy = HeavyKeys()
+    for begin in range(0, len(rows), chunk):
+        part = np.array(rows[begin : begin + chunk])
+        starts = np.flatnonzero(np.diff(part, prepend=-1))
+        keys = [b"%d" % key for key in part[starts]]
+        heavy.add(keys, part[starts] * 3, starts, len(part))
+    counts = sorted(Counter(rows).values(), reverse=True)
+    expected = [n for n in counts if n >= max(2, 0.05 * len(rows))][:4]
+    found = heavy.found(len(rows))
+    assert [each.rows for each in found] == expected
+    assert all(each.place == int(each.key) * 3 for each in found)
+    assert all(rows.count(int(each.key)) == each.rows for each in found)
+
+
+# -- proposals and commands ------------------------------------------------------------------
+
+
+def moved(table: RoutingTable) -> RoutingTable:
+    return table.next(np.roll(table.slots, 1))
+
+
+def taken(commands: Commands) -> RoutingTable:
+    return commands.take(lambda name: np.ones(8))["o"]
+
+
+def test_a_proposal_is_taken_by_the_next_batch_once() -> None:
+    commands = Commands({"o": TABLE}, Bell())
+    commands.propose({"o": moved(TABLE)})
+    assert taken(commands) == moved(TABLE)
+    assert taken(commands) == TABLE
+
+
+def test_a_command_comes_before_a_proposal_and_a_late_one_is_dropped() -> None:
+    commands = Commands({"o": TABLE}, Bell())
+    commands.propose({"o": moved(TABLE)})
+    commands.rescale(4, None)
+    now = taken(commands)
+    assert (now.channels, now.epoch) == (4, 1)
+    commands.done({"o": now})
+    commands.propose({"o": moved(TABLE)})  # of the table before
+    assert taken(commands) == now
+
+
+def test_a_command_that_changes_nothing_leaves_the_proposal() -> None:
+    commands = Commands({"o": TABLE}, Bell())
+    commands.propose({"o": moved(TABLE)})
+    commands.rescale(2, None)
+    assert taken(commands) == moved(TABLE)
+
+
+def test_a_batch_gets_the_channels_it_needs_at_least_unless_a_user_asks_for_others() -> None:
+    commands = Commands({"o": TABLE}, Bell())
+    commands.propose({"o": moved(TABLE)})
+    more = commands.take(lambda name: np.ones(8), {"o": 4})["o"]
+    assert (more.channels, more.epoch) == (4, TABLE.epoch + 1)
+    assert commands.take(lambda name: np.ones(8), {"o": 1})["o"] is TABLE
+    commands.rescale(3, None)
+    assert commands.take(lambda name: np.ones(8), {"o": 4})["o"].channels == 3
+
+
+def test_a_pin_joins_whatever_table_the_batch_gets() -> None:
+    commands = Commands({"o": TABLE}, Bell())
+    pin = Pin(b"hot", hash=11, check=5, slot=6)  # its hash is slot 3's
+    commands.propose({"o": moved(TABLE)})
+    commands.propose_pin("o", pin)
+    now = taken(commands)
+    assert (now.epoch, now.pins, now.slots[3]) == (1, (pin,), now.slots[6])
+    commands.done({"o": now})
+    commands.propose_pin("o", pin)  # once more changes nothing
+    assert taken(commands) is now
+    commands.rescale(4, None)
+    commands.rescale(3, None)
+    commands.propose_pin("o", b"hot")
+    after = taken(commands)
+    assert (after.channels, after.epoch, after.pins) == (3, 3, ())
+    assert after.slots[3] == after.slots[6]
+    commands.done({"o": after})
+    commands.propose({"o": RoutingTable(4, 3, after.slots, (pin,))})  # nobody pins by a table
+    assert taken(commands) is after
+
+
+# -- the event log ---------------------------------------------------------------------------
+
+
+def event(batch: int) -> Failed:
+    return Failed(batch, "policy", "x" * 100, batch)
+
+
+def events(path: Path) -> list[int]:
+    with open(path, "rb") as lines:
+        return [found.batch for found in read(lines)]
+
+
+@pytest.mark.parametrize("left", [b'{"type":"fai', b"x" * 200_000])
+def test_half_a_line_that_a_crash_left_is_taken_away(tmp_path: Path, left: bytes) -> None:
+    EventLog(tmp_path).add([event(1)])
+    with open(tmp_path / "events.jsonl", "ab") as file:
+        file.write(left)
+    log = EventLog(tmp_path)
+    log.add([event(2)])
+    log.add([event(3)])
+    assert events(log.path) == [1, 2, 3]
+
+
+def test_a_log_that_has_only_half_a_line_begins_anew(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_bytes(b'{"type":"fai')
+    log = EventLog(tmp_path)
+    log.add([event(2)])
+    assert events(log.path) == [2]
+
+
+def test_a_large_log_is_put_aside_and_the_oldest_goes(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, large_bytes=1)
+    for batch in range(7):
+        log.add([event(batch)])
+    kept = {path.name: events(path) for path in tmp_path.iterdir()}
+    assert kept == {f"events-{n}.jsonl": [7 - n] for n in range(1, 5)}
+    EventLog(tmp_path).add([event(7)])
+    assert events(log.path) == [7]
+
+
+def test_a_log_that_can_not_be_written_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    log = EventLog(tmp_path / "file")
+    with caplog.at_level(logging.WARNING, "braided"):
+        log.add([event(1)])
+        log.add([event(2)])
+    assert len(caplog.records) == 1
+    assert "events are lost" in caplog.text
+
+
+# -- what waits in the source ----------------------------------------------------------------
+
+
+def test_rows_behind_the_latest_offsets_are_waiting() -> None:
+    kafka = {
+        "endOffset": {"orders": {"0": 40, "1": 20}, "fills": {"0": 3}},
+        "metrics": {"avgOffsetsBehindLatest": "10.5", "maxOffsetsBehindLatest": "20"},
+    }
+    files = {"endOffset": {"logOffset": 3}, "metrics": {}}
+    assert waiting_rows({"sources": [kafka, files]}) == 31.5
+    assert waiting_rows({"sources": [{"endOffset": None}]}) == 0.0
+    assert waiting_rows(None) == 0.0
+
+
+def test_bytes_of_files_are_told_from_inputs_of_unknown_size() -> None:
+    unknown = 2**63 - 1
+    assert known_bytes(2766, 8) == 2766
+    assert known_bytes(unknown + 1792, 8) == 1792
+    assert known_bytes(unknown, 8) is None
+    assert known_bytes(2 * unknown, 8) is None
+    assert known_bytes(unknown * 16 // 24 + unknown, 8) is None, "unknown, below a projection"
+    for width in (1, 8, 20, 41, 300):
+        tick = unknown * (8 + width) // 16
+        assert known_bytes(tick + 1792, width) == 1792
+        assert known_bytes(tick, width) is None
+
+
+def offsets(checkpoint: Path, batch: int, *sources: str) -> None:
+    (checkpoint / "offsets").mkdir(exist_ok=True)
+    lines = ["v1", '{"batchTimestampMs":0}', *sources, "0"]  # the tick is the last
+    (checkpoint / "offsets" / str(batch)).write_text("\n".join(lines))
+
+
+def test_offsets_that_count_rows_tell_the_size_of_a_batch(tmp_path: Path) -> None:
+    offsets(tmp_path, 0, '{"t":{"0":5,"1":7}}', '{"u":{"0":1}}')
+    offsets(tmp_path, 1, '{"t":{"0":9,"1":8}}', '{"u":{"0":4}}')
+    offsets(tmp_path, 2, '{"logOffset":3}', '{"u":{"0":5}}')
+    log = SparkLog(tmp_path)
+    assert log.rows(0) is None
+    assert log.rows(1) == 4 + 1 + 3
+    assert log.rows(2) is None

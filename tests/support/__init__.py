@@ -1,0 +1,1 @@
+"""What tests share: flows, operators, scenarios and harnesses; no test is in here."""

@@ -1,0 +1,57 @@
+"""Policies that know no rest: after every batch other channels, slots dealt out anew, and keys
+pinned and let go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from braided.control.hot_keys import HotKeyRule
+from braided.control.measure.view import FlowView, OperatorView
+from braided.control.policy import Limits, Memory, Wish
+from braided.control.routing.table import RoutingTable
+
+__all__ = ["RESTLESS_KEYS", "RestlessBalance", "RestlessScale"]
+
+RESTLESS_KEYS = HotKeyRule(
+    pin_share=0.4,
+    unpin_share=0.399,
+    company_share=-1e9,  # also a key that is alone
+    company_least=-1e9,
+    cool_batches=1,
+    pins_max=4,
+)
+
+
+@dataclass(frozen=True)
+class RestlessScale:
+    """Never twice the same number of channels in a row."""
+
+    seed: int
+
+    def scale(
+        self, flow: FlowView, limits: Limits, memory: Memory
+    ) -> tuple[Mapping[str, Wish], Memory]:
+        turn = memory.get("turn", 0) + 1
+        chance = np.random.default_rng((self.seed, turn))
+        wishes = {}
+        for name, operator in flow.operators.items():
+            others = [n for n in range(1, limits.channels_max + 1) if n != operator.channels]
+            wishes[name] = Wish(int(chance.choice(others)), "no rest", at_once=True)
+        return wishes, {"turn": turn}
+
+
+@dataclass(frozen=True)
+class RestlessBalance:
+    """Every slot anywhere."""
+
+    seed: int
+    weighed = False
+
+    def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
+        chance = np.random.default_rng((self.seed, operator.table.epoch))
+        slots = chance.integers(0, channels, operator.table.slots.size)
+        return operator.table.next(slots, channels)
