@@ -106,6 +106,8 @@ def test_the_commands_run(tmp_path: Path, lab: Lab) -> None:
         for drawn in ("paper.svg", "ours.svg", "replay.svg"):
             assert (place / drawn).read_text().startswith("<svg")
         printed, noise = finish(first)
+        if not printed:  # this machine was so busy that the program's half minute was too short
+            printed, noise = finish(start(FIRST, place))
     finally:
         first.kill()
     assert "Batch: 0\n" in printed and "| id|value|" in printed

@@ -41,7 +41,7 @@ def start(command: str, cwd: Path, *before: Path, **more: str) -> subprocess.Pop
     )
 
 
-def finish(process: subprocess.Popen[str], timeout_s: float = 300) -> tuple[str, str]:
+def finish(process: subprocess.Popen[str], timeout_s: float = 600) -> tuple[str, str]:
     """What it prints on standard output and standard error; it ends well."""
     try:
         printed, noise = process.communicate(timeout=timeout_s)
