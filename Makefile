@@ -18,7 +18,7 @@ help:  ## Lists these targets
 setup: $(STAMP)  ## Creates .venv with everything in it and sees that Java 17 or newer is there
 	@scripts/java.sh
 
-$(STAMP): pyproject.toml constraints.txt scripts/venv.sh
+$(STAMP): pyproject.toml constraints.txt scripts/venv.sh $(wildcard scripts/spark-conf/*)
 	@PYTHON='$(PYTHON)' scripts/venv.sh
 	@touch $@
 

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from braided.errors import DefinitionError, StateNotFoundError
 from braided.inspect.frames import changes_frame, state_frame
 from braided.inspect.versions import Versions
+from braided.spark.interpreter import check_workers
 from braided.store.history.manifest import View
 
 __all__ = ["state", "stateDiff"]
@@ -32,6 +33,7 @@ def state(
     call, and stays that. The query may be running: nothing is locked.
     """
     view = Versions(checkpoint).view(_batch(version, "version"))
+    check_workers(spark)
 
     def one(name: str) -> DataFrame:
         return state_frame(spark, str(checkpoint), view, name)
@@ -60,6 +62,7 @@ def stateDiff(
     if start > view.batch:
         raise DefinitionError(f"stateDiff: before={before} comes after batch {view.batch}")
     versions.view(start)  # it is there
+    check_workers(spark)
 
     def one(name: str) -> DataFrame:
         return changes_frame(spark, str(checkpoint), start, view, name)
