@@ -22,8 +22,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-import braided
 from braided.errors import WorkerPythonError
+from braided.release import VERSION
 
 __all__ = ["check_workers", "use_driver_python"]
 
@@ -85,8 +85,8 @@ def _wrong(context: SparkContext) -> str | None:
         there = f"{workers}, which on {where} is Python {version}"
         if missing is not None:
             return f"{there} and can't import what tasks need: {missing}"
-        if ours != braided.__version__:
-            return f"{there} with braided {ours}; the driver has braided {braided.__version__}"
+        if ours != VERSION:
+            return f"{there} with braided {ours}; the driver has braided {VERSION}"
     return None
 
 
@@ -128,7 +128,7 @@ def _advice(context: SparkContext) -> str:
             f"{_SETTINGS[0]} unset: then it is the driver's Python that runs"
         )
     return (
-        f"Install braided {braided.__version__} into a Python {version} on every worker, and set "
+        f"Install braided {VERSION} into a Python {version} on every worker, and set "
         "PYSPARK_PYTHON to the path of that Python before the session is made (for spark-submit "
         f"--conf {_SETTINGS[0]}=... does the same)"
     )
