@@ -18,7 +18,7 @@ from braided.control.policy import Limits
 from braided.control.settings import Settings
 from braided.sim import SCENARIOS
 from braided.sim.arrivals import Spike
-from braided.sim.cluster import Cluster, Flow, SimOperator, simulate
+from braided.sim.cluster import Cluster, SimFlow, SimOperator, simulate
 from braided.sim.keys import Zipf
 from braided.sim.replay import recorded, replay
 
@@ -26,7 +26,7 @@ from braided.sim.replay import recorded, replay
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """The events of a run on few channels, unbalanced, through a surge."""
-    flow = Flow(
+    flow = SimFlow(
         Cluster(hosts=1, cores=32),
         (SimOperator("sum", Zipf(skew=0.8), slots=64, channels=4),),
         Spike(2000, 6000, 10, 10),
@@ -141,7 +141,7 @@ def test_an_unknown_scenario_is_answered_with_the_known_ones(
 def test_simulating_does_not_import_spark() -> None:
     code = (
         "import sys\n"
-        "from braided.cli.main import simulate as commands\n"
+        "from braided.cli import simulate as commands\n"
         "assert 'pyspark' not in sys.modules and 'py4j' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

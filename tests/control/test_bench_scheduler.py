@@ -7,7 +7,7 @@ from braided.bench import BENCHES, scheduler
 
 def test_a_decision_gives_channels_slots_and_cores() -> None:
     lines: list[str] = []
-    case = scheduler.Case(4, 256, operators=3, executors=2, rounds=2)
+    case = scheduler.SchedulerCase(4, 256, operators=3, executors=2, rounds=2)
     result = scheduler.measure(case, lines.append)
     assert {"hosts", "cores", "slots", "operators", "ms"} <= set(result)
     assert (result["hosts"], result["cores"], result["slots"]) == (4, 8, 256)

@@ -16,16 +16,16 @@ from braided.control.policy import Limits
 from braided.control.settings import Settings
 from braided.sim import SCENARIOS
 from braided.sim.arrivals import Constant, Spike
-from braided.sim.cluster import Cluster, Flow, SimOperator, simulate
+from braided.sim.cluster import Cluster, SimFlow, SimOperator, simulate
 from braided.sim.keys import Hotspot, Zipf
 from braided.sim.scenarios import run_scenario
 
 FIXED = Limits(channels_min=16, channels_max=16)
 
 
-def skewed(skew: float, shuffles: float) -> Flow:
+def skewed(skew: float, shuffles: float) -> SimFlow:
     keys = Zipf(keys=10_000, skew=skew, shuffles_per_minute=shuffles)
-    return Flow(
+    return SimFlow(
         Cluster(hosts=2, cores=8),
         (SimOperator("sum", keys, channels=16),),
         Constant(9000),
@@ -33,7 +33,7 @@ def skewed(skew: float, shuffles: float) -> Flow:
     )
 
 
-SURGE = Flow(
+SURGE = SimFlow(
     Cluster(hosts=4, cores=8),
     (SimOperator("sum", Zipf(), channels=3),),
     Spike(2000, 8000, 40, 20),
@@ -86,7 +86,7 @@ def test_a_surge_is_followed_within_three_batches(policy: Ds2 | Model) -> None:
 
 
 def test_a_surge_that_is_seen_coming_delays_nobody() -> None:
-    calm = Flow(
+    calm = SimFlow(
         Cluster(hosts=1, cores=16, overhead_s=0.35, channel_s=0.045),
         (SimOperator("work", Zipf(keys=500, skew=0.0), channels=2),),
         Spike(500, 2000, 15, 20),
@@ -117,7 +117,7 @@ def test_saso_follows_a_surge_level_by_level_and_comes_to_rest() -> None:
 
 def test_executors_keep_slots_on_their_own_channels() -> None:
     keys = Hotspot(hot_keys=200, share=0.5, every_s=20)
-    flow = Flow(
+    flow = SimFlow(
         Cluster(hosts=4, cores=8),
         (SimOperator("sum", keys, slots=512, channels=16),),
         Constant(9000),

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from braided.bench import agg, floor, processor, rescale, skew, state_size, stateful, surge
 from braided.bench.processors import PROCESSORS
-from braided.bench.session import NATIVE, Arena, Inputs, touched_keys
+from braided.bench.session import NATIVE, Arena, InputFiles, touched_keys
 from braided.bench.totals import last_per_key, same_rows
 
 CONF = {**NATIVE, "spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
@@ -33,7 +33,7 @@ def silent(line: str) -> None:
 
 def test_stateful_runs_both_sides_and_finds_their_output_identical(place: Arena) -> None:
     few = stateful.Batches(1, 1)
-    case = stateful.Case(300, 40, native=few, braided=stateful.Batches(1, 2), onrow=few)
+    case = stateful.StatefulCase(300, 40, native=few, braided=stateful.Batches(1, 2), onrow=few)
     result = stateful.measure(place, case, silent)
     assert result["identical"] is True
     assert result["ratio"] > 0
@@ -43,8 +43,8 @@ def test_stateful_runs_both_sides_and_finds_their_output_identical(place: Arena)
 
 @pytest.mark.parametrize("aggregate", ["count", "window"])
 def test_agg_runs_both_sides_and_finds_their_output_identical(place: Arena, aggregate: str) -> None:
-    size = agg.Size(rows=300, warm=1, counted=1, rounds=1)
-    result = agg.measure(place, agg.Case(aggregate, keys=40, hot=True), size, silent)
+    size = agg.AggSize(rows=300, warm=1, counted=1, rounds=1)
+    result = agg.measure(place, agg.AggCase(aggregate, keys=40, hot=True), size, silent)
     assert result["identical"] is True
     assert result["ratio"] > 0
     assert result["batches"] == 1
@@ -54,7 +54,7 @@ def test_agg_runs_both_sides_and_finds_their_output_identical(place: Arena, aggr
 def test_processor_runs_both_sides_and_finds_their_output_identical(
     place: Arena, pandas: bool
 ) -> None:
-    size = processor.Size(
+    size = processor.ProcessorSize(
         keys=40, rows_per_key=2, warm=1, native=1, braided=2, warm_keys=5, settling=0
     )
     inputs = processor.inputs(place, size)
@@ -72,14 +72,18 @@ def test_processor_runs_both_sides_and_finds_their_output_identical(
 
 
 def test_floor_tells_what_each_step_of_a_batch_takes(place: Arena) -> None:
-    result = floor.measure(place, floor.Size(20, 5, warm=1, batches=1, rounds=1), "noop", silent)
+    result = floor.measure(
+        place, floor.FloorSize(20, 5, warm=1, batches=1, rounds=1), "noop", silent
+    )
     assert min(result["native_ms"], result["empty_ms"], result["braided_ms"]) > 0
     assert {"route", "process", "commit", "publish"} <= set(result["steps_ms"])
     assert sum(result["steps_ms"].values()) <= result["braided_ms"]
 
 
 def test_rescale_sees_both_sides_pause_and_arrive_at_the_same_totals(place: Arena) -> None:
-    size = rescale.Size(200, 50, before=2, after=2, interval_s=0.2, load_rows=100, control=False)
+    size = rescale.RescaleSize(
+        200, 50, before=2, after=2, interval_s=0.2, load_rows=100, control=False
+    )
     result = rescale.measure(place, size, silent)
     assert result["identical"] is True
     assert result["native_pause_s"] > 0
@@ -87,8 +91,10 @@ def test_rescale_sees_both_sides_pause_and_arrive_at_the_same_totals(place: Aren
 
 
 def test_skew_runs_all_sides_and_finds_their_output_identical(place: Arena) -> None:
-    size = skew.Size(60, braided=2, static=1, native=1, warm=1, warm_rows=40, keys=20, channels=2)
-    result = skew.measure(place, skew.Case(1.0, 16), size, silent)
+    size = skew.SkewSize(
+        60, braided=2, static=1, native=1, warm=1, warm_rows=40, keys=20, channels=2
+    )
+    result = skew.measure(place, skew.SkewCase(1.0, 16), size, silent)
     assert result["identical"] is True
     assert min(result["bound_ratio"], result["static_bound_ratio"], result["wall_ratio"]) > 0
     assert result["bound_over_static"] > 0
@@ -97,7 +103,7 @@ def test_skew_runs_all_sides_and_finds_their_output_identical(place: Arena) -> N
 
 
 def test_surge_loses_no_row_and_counts_what_was_held(place: Arena) -> None:
-    size = surge.Size(40, before_s=0.5, surge_s=0.5, after_s=0.5, interval_s=0.3, keys=10)
+    size = surge.SurgeSize(40, before_s=0.5, surge_s=0.5, after_s=0.5, interval_s=0.3, keys=10)
     result = surge.measure(place, size, silent)
     assert result["no_row_lost"] is True
     assert result["rows"] == 40 * 0.5 * (1 + 4 + 1)
@@ -108,7 +114,7 @@ def test_surge_loses_no_row_and_counts_what_was_held(place: Arena) -> None:
 
 
 def test_channels_are_held_until_the_next_batch_begins_and_the_last_until_it_ends() -> None:
-    size = surge.Size(40, before_s=1, surge_s=1, after_s=1)
+    size = surge.SurgeSize(40, before_s=1, surge_s=1, after_s=1)
     batches = [
         {
             "timestamp": f"1970-01-01T00:00:0{second}Z",
@@ -144,7 +150,7 @@ def test_a_difference_in_one_row_is_not_identical(spark: SparkSession) -> None:
 
 
 def test_inputs_are_read_in_the_order_in_which_they_were_made(place: Arena) -> None:
-    inputs = Inputs(place.work / "in")
+    inputs = InputFiles(place.work / "in")
     for number in range(4):
         inputs.add(np.full(3, number))
     changed = [path.stat().st_mtime for path in inputs.files]

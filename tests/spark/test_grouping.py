@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 import braided
 from braided.control.routing.table import RoutingTable
 from braided.errors import DefinitionError, UnsupportedError
-from braided.flow.route import Keys, Route, admission
+from braided.flow.route import GroupingKeys, Route, admission
 from support.stream_harness import Lab, timers_of
 
 
@@ -226,7 +226,7 @@ def test_a_table_of_many_slots_is_one_literal_and_leads_to_its_channels(
     # Adaptive execution, which queries of Braided's run without, would join small partitions.
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     try:
-        route = Route(Keys(("id",)), slots, 2)
+        route = Route(GroupingKeys(("id",)), slots, 2)
         order = admission(["monotonically_increasing_id()"])
         routed = route.apply(spark.range(20_000).toDF("id"), table, order, False, False)
         slot = F.expr(f"pmod(xxhash64(id), {slots})")

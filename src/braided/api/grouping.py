@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import CalendarIntervalType, MapType, StringType, StructType, VariantType
 
 from braided.errors import DefinitionError, UnsupportedError
-from braided.flow.route import Keys
+from braided.flow.route import GroupingKeys
 
 __all__ = ["Grouping"]
 
@@ -25,7 +25,7 @@ class Grouping:
     columns: tuple[str | Column, ...]
     """What to group by, as the user has it."""
     key_schema: StructType
-    keys: Keys
+    keys: GroupingKeys
     """How rows find the channel of their key."""
 
     @classmethod
@@ -39,7 +39,7 @@ class Grouping:
             _check_key_type(field.name, field.dataType)
         # Spark's own analysis refuses whatever else can't be grouped.
         shape.groupBy(*flat).agg(F.count(F.lit(1)))
-        return cls(shape, tuple(flat), key, Keys(_key_columns(shape, flat)))
+        return cls(shape, tuple(flat), key, GroupingKeys(_key_columns(shape, flat)))
 
     @property
     def schema(self) -> StructType:

@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import braided
-from braided.bench.session import Arena, Inputs, Progress, Query, arena, median, run_all
+from braided.bench.session import Arena, InputFiles, Progress, Query, arena, median, run_all
 
-__all__ = ["Case", "Size", "measure", "run"]
+__all__ = ["AggCase", "AggSize", "measure", "run"]
 
 _FILES = 2
 """Files a batch, one for each core."""
@@ -29,7 +29,7 @@ _HOT = 7
 
 
 @dataclass(frozen=True)
-class Case:
+class AggCase:
     """What is aggregated, over how many keys, and whether one of them has half the rows."""
 
     aggregate: str
@@ -38,7 +38,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Size:
+class AggSize:
     """How large the batches are, how many each side runs, and how often."""
 
     rows: int
@@ -50,23 +50,23 @@ class Size:
 
 # Batches over few keys are short, and both sides need a dozen of them to be compiled.
 _FULL = {
-    100: Size(rows=1_000_000, warm=6, counted=6, rounds=2),
-    100_000: Size(rows=1_000_000, warm=4, counted=4, rounds=2),
+    100: AggSize(rows=1_000_000, warm=6, counted=6, rounds=2),
+    100_000: AggSize(rows=1_000_000, warm=4, counted=4, rounds=2),
 }
 _QUICK = {
-    100: Size(rows=1_000_000, warm=6, counted=3, rounds=1),
-    100_000: Size(rows=1_000_000, warm=3, counted=2, rounds=1),
+    100: AggSize(rows=1_000_000, warm=6, counted=3, rounds=1),
+    100_000: AggSize(rows=1_000_000, warm=3, counted=2, rounds=1),
 }
 _ALL = [
-    Case(aggregate, keys, hot)
+    AggCase(aggregate, keys, hot)
     for aggregate in ("count", "sum", "window")
     for keys in (100, 100_000)
     for hot in (False, True)
 ]
-_FEW = [Case("sum", 100, False), Case("window", 100_000, True)]
+_FEW = [AggCase("sum", 100, False), AggCase("window", 100_000, True)]
 
 
-Start = Callable[[Arena, Inputs, Case, str, str | None], Query]
+Start = Callable[[Arena, InputFiles, AggCase, str, str | None], Query]
 
 
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
     return {"cases": cases, "quick": quick}
 
 
-def measure(place: Arena, case: Case, size: Size, progress: Progress) -> dict[str, Any]:
+def measure(place: Arena, case: AggCase, size: AggSize, progress: Progress) -> dict[str, Any]:
     """Runs one case on both sides and compares what they end with."""
     name = f"{case.aggregate}-{case.keys}-{'hot' if case.hot else 'uniform'}"
     inputs = _inputs(place, name, case, size)
@@ -115,9 +115,9 @@ def measure(place: Arena, case: Case, size: Size, progress: Progress) -> dict[st
 # --- input ------------------------------------------------------------------------------------
 
 
-def _inputs(place: Arena, name: str, case: Case, size: Size) -> Inputs:
+def _inputs(place: Arena, name: str, case: AggCase, size: AggSize) -> InputFiles:
     """Batches of rows, and a last one for the comparison."""
-    inputs = Inputs(place.work / f"in-{name}")
+    inputs = InputFiles(place.work / f"in-{name}")
     random = np.random.default_rng(11)
     for batch in range(size.warm + size.counted + 1):
         rows = min(_FIRST_ROWS, size.rows) if batch == 0 else size.rows
@@ -128,14 +128,14 @@ def _inputs(place: Arena, name: str, case: Case, size: Size) -> Inputs:
     return inputs
 
 
-def _first(place: Arena, inputs: Inputs, name: str) -> Inputs:
+def _first(place: Arena, inputs: InputFiles, name: str) -> InputFiles:
     """All batches but the last."""
-    shown = Inputs(place.work / f"in-{name}")
+    shown = InputFiles(place.work / f"in-{name}")
     shown.show(inputs.files[:-_FILES])
     return shown
 
 
-def _aggregated(case: Case, rows: Any) -> Any:
+def _aggregated(case: AggCase, rows: Any) -> Any:
     """The job, on a DataFrame or a Stream: they take the same calls."""
     match case.aggregate:
         case "count":
@@ -146,7 +146,7 @@ def _aggregated(case: Case, rows: Any) -> Any:
     return rows.groupBy(F.window("t", "32 seconds"), "k").agg(F.sum("v").alias("s"))
 
 
-def _timed(case: Case, rows: DataFrame) -> DataFrame:
+def _timed(case: AggCase, rows: DataFrame) -> DataFrame:
     if case.aggregate != "window":
         return rows
     time = F.timestamp_seconds(F.lit(1_700_000_000) + (F.col("v") * 8) % 64)
@@ -156,12 +156,16 @@ def _timed(case: Case, rows: DataFrame) -> DataFrame:
 # --- the two sides ----------------------------------------------------------------------------
 
 
-def _native(place: Arena, rows: Inputs, case: Case, checkpoint: str, kept: str | None) -> Query:
+def _native(
+    place: Arena, rows: InputFiles, case: AggCase, checkpoint: str, kept: str | None
+) -> Query:
     totals = _aggregated(case, _timed(case, rows.stream(place.spark, _FILES)))
     return _started(totals.writeStream, checkpoint, kept)
 
 
-def _braided(place: Arena, rows: Inputs, case: Case, checkpoint: str, kept: str | None) -> Query:
+def _braided(
+    place: Arena, rows: InputFiles, case: AggCase, checkpoint: str, kept: str | None
+) -> Query:
     stream = braided.stream(_timed(case, rows.stream(place.spark, _FILES)))
     return _started(_aggregated(case, stream).writeStream, checkpoint, kept)
 
@@ -180,7 +184,13 @@ def _started(writer: Any, checkpoint: str, kept: str | None) -> Query:
 
 
 def _end(
-    place: Arena, rows: Inputs, inputs: Inputs, case: Case, checkpoint: str, start: Start, name: str
+    place: Arena,
+    rows: InputFiles,
+    inputs: InputFiles,
+    case: AggCase,
+    checkpoint: str,
+    start: Start,
+    name: str,
 ) -> DataFrame:
     """What a side gives out for one more batch."""
     rows.show(inputs.files[-_FILES:])

@@ -16,15 +16,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 import braided
-from braided.bench.session import Arena, Inputs, Progress, Query, arena, median, run_all
+from braided.bench.session import Arena, InputFiles, Progress, Query, arena, median, run_all
 
-__all__ = ["Size", "measure", "run"]
+__all__ = ["FloorSize", "measure", "run"]
 
 _COUNTS = "k long, count long"
 
 
 @dataclass(frozen=True)
-class Size:
+class FloorSize:
     """How much is run. Rounds go through the sides in alternating order."""
 
     rows: int = 1_000
@@ -34,8 +34,8 @@ class Size:
     rounds: int = 2
 
 
-_FULL = Size()
-_QUICK = Size(warm=5, batches=8, rounds=1)
+_FULL = FloorSize()
+_QUICK = FloorSize(warm=5, batches=8, rounds=1)
 
 
 class Count(braided.Operator):
@@ -47,7 +47,7 @@ class Count(braided.Operator):
 
 
 @dataclass
-class _Side:
+class _FloorSide:
     name: str
     start: Callable[[Arena, DataFrame, str, str], Query]
     batches: list[Any] = field(default_factory=list)
@@ -65,12 +65,16 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
     return result
 
 
-def measure(place: Arena, size: Size, sink: str, progress: Progress) -> dict[str, Any]:
+def measure(place: Arena, size: FloorSize, sink: str, progress: Progress) -> dict[str, Any]:
     """All three sides into one kind of sink."""
-    inputs = Inputs(place.work / f"in-{sink}")
+    inputs = InputFiles(place.work / f"in-{sink}")
     for _ in range(size.warm + size.batches):
         inputs.add(inputs.random_keys(size.rows, size.keys))
-    sides = [_Side("native", _native), _Side("empty", _empty), _Side("braided", _braided)]
+    sides = [
+        _FloorSide("native", _native),
+        _FloorSide("empty", _empty),
+        _FloorSide("braided", _braided),
+    ]
     for turn in range(size.rounds):
         for side in sides if turn % 2 == 0 else reversed(sides):
             rows = inputs.stream(place.spark)

@@ -17,10 +17,10 @@ import numpy as np
 
 import braided
 from braided.bench.processors import PROCESSORS, InPandas, InRows
-from braided.bench.session import TOTALS, Arena, Inputs, Progress, Query, arena, median, run_all
+from braided.bench.session import TOTALS, Arena, InputFiles, Progress, Query, arena, median, run_all
 from braided.bench.totals import need_native, published, same_rows
 
-__all__ = ["CONF", "Size", "inputs", "measure", "run"]
+__all__ = ["CONF", "ProcessorSize", "inputs", "measure", "run"]
 
 _FILES = 2
 """Files a batch, one for each core."""
@@ -30,7 +30,7 @@ CONF = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
 
 
 @dataclass(frozen=True)
-class Size:
+class ProcessorSize:
     """Keys of every batch and rows of each, and how many batches each side is measured in."""
 
     keys: int
@@ -49,8 +49,8 @@ class Size:
         return self.settling + self.braided
 
 
-_FULL = Size(10_000, 5, warm=2, native=2, braided=9, warm_keys=1_000, settling=9)
-_QUICK = Size(10_000, 5, warm=1, native=1, braided=3, warm_keys=100, settling=0)
+_FULL = ProcessorSize(10_000, 5, warm=2, native=2, braided=9, warm_keys=1_000, settling=9)
+_QUICK = ProcessorSize(10_000, 5, warm=1, native=1, braided=3, warm_keys=100, settling=0)
 _ALL = tuple((kind, pandas) for pandas in (False, True) for kind in PROCESSORS)
 # A native batch of so many keys takes 5 to 10 seconds in rows and 15 in pandas.
 _SOME = (("list", False), ("timers", False), ("ttl", True))
@@ -78,8 +78,8 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
 
 def measure(
     place: Arena,
-    files: Sequence[Inputs],
-    size: Size,
+    files: Sequence[InputFiles],
+    size: ProcessorSize,
     kind: str,
     *,
     pandas: bool,
@@ -116,20 +116,20 @@ def measure(
     }
 
 
-def inputs(place: Arena, size: Size) -> tuple[Inputs, Inputs]:
+def inputs(place: Arena, size: ProcessorSize) -> tuple[InputFiles, InputFiles]:
     """The same files for both sides; the native one gets the first of them only."""
-    ours = Inputs(place.work / "in-braided")
+    ours = InputFiles(place.work / "in-braided")
     random = np.random.default_rng(11)
     for keys in [size.warm_keys] * size.warm + [size.keys] * max(size.native, size.ours):
         drawn = np.repeat(np.arange(keys, dtype=np.int64), size.rows_per_key)
         random.shuffle(drawn)
         ours.add(drawn, _FILES)
-    native = Inputs(place.work / "in-native")
+    native = InputFiles(place.work / "in-native")
     native.show(ours.files[: _FILES * (size.warm + size.native)])
     return native, ours
 
 
-def _start(place: Arena, files: Inputs, side: str, kind: str, pandas: bool, path: str) -> Query:
+def _start(place: Arena, files: InputFiles, side: str, kind: str, pandas: bool, path: str) -> Query:
     keeps = PROCESSORS[kind]
     rows: Any = files.stream(place.spark, _FILES)
     if side == "braided":

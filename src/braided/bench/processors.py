@@ -73,7 +73,7 @@ class Listed(Keeps):
         return len(kept), sum(kept)
 
 
-class Mapped(Keeps):
+class MappedSums(Keeps):
     """A sum for each of a few sorts of value in a map."""
 
     def define(self, handle: StatefulProcessorHandle) -> None:
@@ -153,7 +153,7 @@ class InPandas(InRows):
 PROCESSORS: dict[str, type[Keeps]] = {
     "value": Value,
     "list": Listed,
-    "map": Mapped,
+    "map": MappedSums,
     "timers": Timed,
     "ttl": Expiring,
 }

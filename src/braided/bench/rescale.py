@@ -24,10 +24,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import braided
-from braided.bench.session import TOTALS, Arena, Inputs, Progress, arena, median, with_data
+from braided.bench.session import TOTALS, Arena, InputFiles, Progress, arena, median, with_data
 from braided.bench.totals import Totals, last_per_key, same_rows
 
-__all__ = ["Size", "measure", "pause_s", "run"]
+__all__ = ["RescaleSize", "measure", "pause_s", "run"]
 
 _CHANNELS, _MORE = 4, 8
 _LEAST_PAUSE_S = 0.001
@@ -38,7 +38,7 @@ _PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True)
-class Size:
+class RescaleSize:
     """Keys of state, rows a batch, batches before and after the rescale, seconds between them."""
 
     keys: int
@@ -51,10 +51,10 @@ class Size:
     """Whether the control is a run of its own."""
 
 
-def _sizes(quick: bool) -> tuple[Size, ...]:
+def _sizes(quick: bool) -> tuple[RescaleSize, ...]:
     if quick:
-        return (Size(1_000_000, 2_000, 5, 3, 0.5, load_rows=1_000_000, control=False),)
-    return tuple(Size(keys, 10_000, 15, 20, 1.0) for keys in (10_000, 1_000_000))
+        return (RescaleSize(1_000_000, 2_000, 5, 3, 0.5, load_rows=1_000_000, control=False),)
+    return tuple(RescaleSize(keys, 10_000, 15, 20, 1.0) for keys in (10_000, 1_000_000))
 
 
 @dataclass
@@ -116,14 +116,14 @@ def _warm(place: Arena, batches: int) -> None:
     """A run that nobody looks at, so that the first one that counts finds a warm JVM: a query that
     is rescaled has run for a while.
     """
-    size = Size(keys=1_000, rows=10_000, before=batches, after=batches, interval_s=0.1)
+    size = RescaleSize(keys=1_000, rows=10_000, before=batches, after=batches, interval_s=0.1)
     inputs, first = _inputs(place, size)
     seen = _Observed(place.fresh("out-warm"))
     _braided(place, inputs, size, seen, first + size.before, to=_MORE)
 
 
 def measure(
-    place: Arena, size: Size, progress: Progress, native_first: bool = False
+    place: Arena, size: RescaleSize, progress: Progress, native_first: bool = False
 ) -> dict[str, Any]:
     """The control, Braided and native over the same input."""
     inputs, first = _inputs(place, size)
@@ -173,9 +173,9 @@ def pause_s(gaps_s: list[float]) -> float:
     return max(gaps_s) - median(gaps_s)
 
 
-def _inputs(place: Arena, size: Size) -> tuple[Inputs, int]:
+def _inputs(place: Arena, size: RescaleSize) -> tuple[InputFiles, int]:
     """Files that load every key once, then one for each steady batch; the first of those."""
-    inputs = Inputs(place.work / f"in-{size.keys}")
+    inputs = InputFiles(place.work / f"in-{size.keys}")
     every = np.arange(size.keys)
     loads = max(1, -(-size.keys // size.load_rows))
     for part in np.array_split(every, loads):
@@ -187,7 +187,12 @@ def _inputs(place: Arena, size: Size) -> tuple[Inputs, int]:
 
 
 def _braided(
-    place: Arena, inputs: Inputs, size: Size, seen: _Observed, change: int, to: int | None
+    place: Arena,
+    inputs: InputFiles,
+    size: RescaleSize,
+    seen: _Observed,
+    change: int,
+    to: int | None,
 ) -> None:
     rows = braided.stream(inputs.stream(place.spark))
     writer = rows.groupBy("k").apply(Totals, TOTALS).writeStream.format("parquet")
@@ -211,9 +216,11 @@ def _braided(
         query.stop()
 
 
-def _native(place: Arena, inputs: Inputs, size: Size, seen: _Observed, change: int) -> None:
+def _native(
+    place: Arena, inputs: InputFiles, size: RescaleSize, seen: _Observed, change: int
+) -> None:
     checkpoint = place.fresh("checkpoint")
-    shown = Inputs(place.work / f"in-{size.keys}-native")
+    shown = InputFiles(place.work / f"in-{size.keys}-native")
     # A batch that was interrupted could not be repartitioned. This way none begins before the stop.
     shown.show(inputs.files[:change])
 

@@ -33,7 +33,7 @@ from braided.control.routing.table import Loads, RoutingTable
 from braided.control.settings import Settings
 from braided.sim.keys import slot_of_keys, zipf_shares
 
-__all__ = ["Case", "measure", "run"]
+__all__ = ["SchedulerCase", "measure", "run"]
 
 _PAPER_MS = {8: 4.1, 16: 5.2, 32: 5.7}
 _ROW_S = 0.001
@@ -42,7 +42,7 @@ _USED = 0.6
 
 
 @dataclass(frozen=True)
-class Case:
+class SchedulerCase:
     """A cluster and what runs on it; slots and executors are per operator."""
 
     hosts: int
@@ -53,14 +53,14 @@ class Case:
     rounds: int = 20
 
 
-def _cases(quick: bool) -> tuple[Case, ...]:
+def _cases(quick: bool) -> tuple[SchedulerCase, ...]:
     rounds = 5 if quick else 30
     return (
-        Case(8, 8192, executors=1, rounds=rounds),
-        Case(16, 8192, executors=2, rounds=rounds),
-        Case(32, 8192, executors=4, rounds=rounds),
-        Case(1000, 262_144, operators=1, executors=500, rounds=rounds),
-        Case(1000, 262_144, operators=12, executors=64, rounds=min(rounds, 10)),
+        SchedulerCase(8, 8192, executors=1, rounds=rounds),
+        SchedulerCase(16, 8192, executors=2, rounds=rounds),
+        SchedulerCase(32, 8192, executors=4, rounds=rounds),
+        SchedulerCase(1000, 262_144, operators=1, executors=500, rounds=rounds),
+        SchedulerCase(1000, 262_144, operators=12, executors=64, rounds=min(rounds, 10)),
     )
 
 
@@ -69,7 +69,7 @@ def run(quick: bool, progress: Callable[[str], None]) -> dict[str, Any]:
     return {"sizes": sizes, "quick": quick}
 
 
-def measure(case: Case, progress: Callable[[str], None]) -> dict[str, Any]:
+def measure(case: SchedulerCase, progress: Callable[[str], None]) -> dict[str, Any]:
     """One case: the same cluster through many decisions, after small changes and large ones."""
     small = _Cluster(case).decisions(0.1)
     large = _Cluster(case).decisions(1.0)
@@ -99,7 +99,7 @@ def measure(case: Case, progress: Callable[[str], None]) -> dict[str, Any]:
 class _Cluster:
     """Operators with zipf keys, and the controller that keeps them."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: SchedulerCase) -> None:
         self.case = case
         self.chance = np.random.default_rng(case.hosts)
         self.keys = case.slots * 4

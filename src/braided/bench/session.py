@@ -29,8 +29,8 @@ __all__ = [
     "NATIVE",
     "TOTALS",
     "Arena",
-    "Inputs",
-    "Keys",
+    "InputFiles",
+    "KeyNumbers",
     "Progress",
     "Query",
     "arena",
@@ -46,7 +46,7 @@ INPUT = "k long, v double"
 TOTALS = "k long, n long, s double"
 
 Progress = Callable[[str], None]
-Keys = npt.NDArray[np.int64]
+KeyNumbers = npt.NDArray[np.int64]
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _CONF = {
@@ -139,7 +139,7 @@ def quiet_jvm(log: Path) -> Iterator[None]:
         os.close(kept)
 
 
-class Inputs:
+class InputFiles:
     """Files of (k, v) rows, read by a file source in the order in which they were added.
 
     Values are multiples of 1/8 below 128: sums of them are exact in a double, so results can be
@@ -152,7 +152,7 @@ class Inputs:
         self._random = np.random.default_rng(seed)
         directory.mkdir(parents=True)
 
-    def add(self, keys: Keys, files: int = 1) -> None:
+    def add(self, keys: KeyNumbers, files: int = 1) -> None:
         """One batch of input: a row for each of these keys, in so many files."""
         values = self._random.integers(0, 1024, len(keys)) / 8.0
         for part_keys, part_values in zip(
@@ -174,7 +174,7 @@ class Inputs:
             os.link(file, path)
             self.files.append(path)
 
-    def random_keys(self, rows: int, keys: int) -> Keys:
+    def random_keys(self, rows: int, keys: int) -> KeyNumbers:
         return self._random.integers(0, keys, rows)
 
     def stream(self, spark: SparkSession, files: int = 1) -> DataFrame:
@@ -188,7 +188,7 @@ class Inputs:
         return rows.groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("s"))
 
 
-def touched_keys(random: np.random.Generator, touched: int, total: int) -> Keys:
+def touched_keys(random: np.random.Generator, touched: int, total: int) -> KeyNumbers:
     """So many different keys of a total, spread evenly over all of them and shuffled."""
     step = total // touched
     chosen = np.arange(touched) * step + random.integers(0, step, touched)

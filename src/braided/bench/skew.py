@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 import braided
-from braided.bench.session import TOTALS, Arena, Inputs, Progress, Query, arena, median, run_all
+from braided.bench.session import TOTALS, Arena, InputFiles, Progress, Query, arena, median, run_all
 from braided.bench.totals import last_per_key, need_native, published, same_rows
 from braided.bench.waiting import ROW_S, NativeWaitingTotals, WaitingTotals, ZipfKeys
 
-__all__ = ["Case", "Size", "measure", "run"]
+__all__ = ["SkewCase", "SkewSize", "measure", "run"]
 
 CHANNELS = 16
 KEYS = 10_000
@@ -35,7 +35,7 @@ _NAME = "totals"
 
 
 @dataclass(frozen=True)
-class Size:
+class SkewSize:
     """Rows a batch, batches that each side is measured with, and those before, which have
     `warm_rows`.
     """
@@ -57,13 +57,13 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Case:
+class SkewCase:
     skew: float
     shuffles_per_minute: int
 
 
-_FULL = [Case(skew, omega) for skew in (0.5, 0.8, 1.0) for omega in (0, 2, 16)]
-_QUICK = [Case(0.8, 16)]
+_FULL = [SkewCase(skew, omega) for skew in (0.5, 0.8, 1.0) for omega in (0, 2, 16)]
+_QUICK = [SkewCase(0.8, 16)]
 _RESTLESS = 10
 """Shuffles a minute from which on a batch has to be short to see the keys twice."""
 
@@ -72,7 +72,7 @@ _RESTLESS = 10
 class _Input:
     """The rows, and of each batch the bound, and whether it is the first after a shuffle."""
 
-    inputs: Inputs
+    inputs: InputFiles
     bound_s: Sequence[float]
     is_first: Sequence[bool]
 
@@ -90,20 +90,20 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
     return {"channels": channels, "keys": KEYS, "row_ms": 1, "cases": cases, "quick": quick}
 
 
-def _size(case: Case, channels: int, quick: bool) -> Size:
+def _size(case: SkewCase, channels: int, quick: bool) -> SkewSize:
     if quick:
-        return Size(8_000, braided=8, static=4, native=1, channels=channels)
+        return SkewSize(8_000, braided=8, static=4, native=1, channels=channels)
     if case.shuffles_per_minute >= _RESTLESS:
-        return Size(16_000, braided=12, static=5, native=1, channels=channels)
+        return SkewSize(16_000, braided=12, static=5, native=1, channels=channels)
     # Where keys are shuffled at all, that is in the middle, after six batches.
     count = 9 if case.shuffles_per_minute else 5
-    return Size(40_000, braided=count, static=2, native=1, channels=channels)
+    return SkewSize(40_000, braided=count, static=2, native=1, channels=channels)
 
 
-def measure(place: Arena, case: Case, size: Size, progress: Progress) -> dict[str, Any]:
+def measure(place: Arena, case: SkewCase, size: SkewSize, progress: Progress) -> dict[str, Any]:
     """All sides of one case."""
     made = _input(place, case, size)
-    sides: dict[str, tuple[int, int, Callable[[Inputs, str, str], Query]]] = {
+    sides: dict[str, tuple[int, int, Callable[[InputFiles, str, str], Query]]] = {
         "static": (
             size.static,
             size.warm,
@@ -122,7 +122,7 @@ def measure(place: Arena, case: Case, size: Size, progress: Progress) -> dict[st
     seen: dict[str, list[Any]] = {}
     identical = True
     for name, (count, warm, start) in sides.items():
-        files = Inputs(place.work / f"in-{case.skew}-{case.shuffles_per_minute}-{name}")
+        files = InputFiles(place.work / f"in-{case.skew}-{case.shuffles_per_minute}-{name}")
         files.show(made.inputs.files[:warm])
         files.show(made.inputs.files[size.warm_braided : size.warm_braided + count])
         path = place.fresh(f"out-{name}")
@@ -137,7 +137,9 @@ def measure(place: Arena, case: Case, size: Size, progress: Progress) -> dict[st
     return {**_figures(case, size, made, seen), "identical": identical}
 
 
-def _figures(case: Case, size: Size, made: _Input, seen: dict[str, list[Any]]) -> dict[str, Any]:
+def _figures(
+    case: SkewCase, size: SkewSize, made: _Input, seen: dict[str, list[Any]]
+) -> dict[str, Any]:
     rates = {name: _rows_per_s(batches) for name, batches in seen.items()}
     walls_ms = {name: [_wall_ms(b) for b in batches] for name, batches in seen.items()}
     ratios = {
@@ -176,7 +178,7 @@ def _bound_ratio(made: _Input, warm: int, batches: Sequence[Any]) -> float:
 
 
 def _bound_over_static(
-    made: _Input, size: Size, static: Sequence[Any], ratios: dict[str, float]
+    made: _Input, size: SkewSize, static: Sequence[Any], ratios: dict[str, float]
 ) -> float:
     """What the best assignment would have over the static one, if all that a batch takes beside its
     busiest channel stayed as it is, and nobody knew of a shuffle before its first batch was over.
@@ -193,8 +195,8 @@ def _bound_over_static(
     return theirs / best
 
 
-def _input(place: Arena, case: Case, size: Size) -> _Input:
-    inputs = Inputs(place.work / f"in-{case.skew}-{case.shuffles_per_minute}")
+def _input(place: Arena, case: SkewCase, size: SkewSize) -> _Input:
+    inputs = InputFiles(place.work / f"in-{case.skew}-{case.shuffles_per_minute}")
     keys = ZipfKeys(size.keys, case.skew, seed=11)
     every_s = 60 / case.shuffles_per_minute if case.shuffles_per_minute else float("inf")
     # The first one in the middle of an interval, but not before anybody is measured.
@@ -213,7 +215,7 @@ def _input(place: Arena, case: Case, size: Size) -> _Input:
     return _Input(inputs, bounds, firsts)
 
 
-def _native(place: Arena, inputs: Inputs, checkpoint: str, path: str) -> Query:
+def _native(place: Arena, inputs: InputFiles, checkpoint: str, path: str) -> Query:
     rows = inputs.stream(place.spark)
     totals = rows.groupBy("k").transformWithState(NativeWaitingTotals(), TOTALS, "Append", "None")
     writer = totals.writeStream.format("parquet").option("checkpointLocation", checkpoint)
@@ -222,7 +224,12 @@ def _native(place: Arena, inputs: Inputs, checkpoint: str, path: str) -> Query:
 
 
 def _braided(
-    place: Arena, inputs: Inputs, checkpoint: str, path: str, size: Size, options: dict[str, Any]
+    place: Arena,
+    inputs: InputFiles,
+    checkpoint: str,
+    path: str,
+    size: SkewSize,
+    options: dict[str, Any],
 ) -> Query:
     rows = braided.stream(inputs.stream(place.spark)).groupBy("k")
     totals = rows.apply(WaitingTotals, TOTALS).name(_NAME)

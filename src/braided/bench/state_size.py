@@ -19,7 +19,7 @@ import braided
 from braided.bench.session import (
     TOTALS,
     Arena,
-    Inputs,
+    InputFiles,
     Progress,
     arena,
     median,
@@ -63,7 +63,7 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
 
 
 def measure(place: Arena, plan: Plan, progress: Progress) -> dict[str, Any]:
-    inputs = Inputs(place.work / "in")
+    inputs = InputFiles(place.work / "in")
     phases = _lay_out(inputs, plan)
     checkpoint = place.fresh("checkpoint")
     rows = braided.stream(inputs.stream(place.spark))
@@ -93,7 +93,7 @@ def measure(place: Arena, plan: Plan, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _lay_out(inputs: Inputs, plan: Plan) -> list[_Phase]:
+def _lay_out(inputs: InputFiles, plan: Plan) -> list[_Phase]:
     """Writes the input of the whole run, a file a batch, and says which batches are measured."""
     random = np.random.default_rng(11)
     phases: list[_Phase] = []

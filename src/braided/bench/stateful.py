@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import braided
-from braided.bench.session import TOTALS, Arena, Inputs, Progress, Query, arena, median, run_all
+from braided.bench.session import TOTALS, Arena, InputFiles, Progress, Query, arena, median, run_all
 from braided.bench.totals import (
     NativeTotals,
     RowTotals,
@@ -24,7 +24,7 @@ from braided.bench.totals import (
     same_rows,
 )
 
-__all__ = ["Batches", "Case", "measure", "run"]
+__all__ = ["Batches", "StatefulCase", "measure", "run"]
 
 _FILES = 2
 """Files a batch, one for each core."""
@@ -44,7 +44,7 @@ class Batches(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Case:
+class StatefulCase:
     """How large the batches are, and how many each side runs, the native one the fewest."""
 
     rows: int
@@ -57,7 +57,7 @@ class Case:
 
 # The JVM goes on compiling for dozens of batches; a native batch is ten times as long.
 _FULL = (
-    Case(
+    StatefulCase(
         500_000,
         100_000,
         native=Batches(2, 2),
@@ -65,7 +65,7 @@ _FULL = (
         onrow=Batches(10, 4),
         rounds=2,
     ),
-    Case(
+    StatefulCase(
         50_000,
         10_000,
         native=Batches(4, 4),
@@ -77,17 +77,19 @@ _FULL = (
 # The large case comes first and leaves warm JVMs and workers to the small one. Its one native batch
 # starts with no state but that of the small first batch, which is easier than what Braided has.
 _QUICK = (
-    Case(500_000, 100_000, native=Batches(1, 1), braided=Batches(2, 2), onrow=Batches(1, 1)),
-    Case(50_000, 10_000, native=Batches(1, 1), braided=Batches(4, 3), onrow=Batches(2, 2)),
+    StatefulCase(
+        500_000, 100_000, native=Batches(1, 1), braided=Batches(2, 2), onrow=Batches(1, 1)
+    ),
+    StatefulCase(50_000, 10_000, native=Batches(1, 1), braided=Batches(4, 3), onrow=Batches(2, 2)),
 )
 
 
 @dataclass
-class _Side:
+class _StatefulSide:
     name: str
-    start: Callable[[Arena, Inputs, str, str], Query]
+    start: Callable[[Arena, InputFiles, str, str], Query]
     batches: Batches
-    inputs: Inputs
+    inputs: InputFiles
     rates: list[float] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
 
@@ -99,15 +101,17 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
     return {"cases": sorted(cases, key=itemgetter("rows")), "quick": quick}
 
 
-def measure(place: Arena, case: Case, progress: Progress) -> dict[str, Any]:
+def measure(place: Arena, case: StatefulCase, progress: Progress) -> dict[str, Any]:
     """Runs one case on all sides and compares what they wrote."""
     name = f"{case.rows}-{case.keys}"
     inputs = _inputs(place, name, case)
     fewer = _first(place, f"{name}-native", inputs, case.native)
     sides = [
-        _Side("native", _native, case.native, fewer),
-        _Side("braided", _braided, case.braided, inputs),
-        _Side("onrow", _onrow, case.onrow, _first(place, f"{name}-onrow", inputs, case.onrow)),
+        _StatefulSide("native", _native, case.native, fewer),
+        _StatefulSide("braided", _braided, case.braided, inputs),
+        _StatefulSide(
+            "onrow", _onrow, case.onrow, _first(place, f"{name}-onrow", inputs, case.onrow)
+        ),
     ]
     for turn in range(case.rounds):
         for side in sides if turn % 2 == 0 else reversed(sides):
@@ -147,35 +151,35 @@ def _rows_per_s(batch: Any) -> float:
     return float(1000 * batch["numInputRows"] / batch["durationMs"]["triggerExecution"])
 
 
-def _inputs(place: Arena, name: str, case: Case) -> Inputs:
+def _inputs(place: Arena, name: str, case: StatefulCase) -> InputFiles:
     """The small first batch, then all others."""
-    inputs = Inputs(place.work / f"in-{name}")
+    inputs = InputFiles(place.work / f"in-{name}")
     for rows in [min(_FIRST_ROWS, case.rows), *[case.rows] * (case.braided.all - 1)]:
         inputs.add(inputs.random_keys(rows, case.keys), _FILES)
     return inputs
 
 
-def _first(place: Arena, name: str, inputs: Inputs, batches: Batches) -> Inputs:
+def _first(place: Arena, name: str, inputs: InputFiles, batches: Batches) -> InputFiles:
     """The first of them alone."""
-    fewer = Inputs(place.work / f"in-{name}")
+    fewer = InputFiles(place.work / f"in-{name}")
     fewer.show(inputs.files[: _FILES * batches.all])
     return fewer
 
 
-def _native(place: Arena, inputs: Inputs, checkpoint: str, path: str) -> Query:
+def _native(place: Arena, inputs: InputFiles, checkpoint: str, path: str) -> Query:
     rows = inputs.stream(place.spark, _FILES)
     totals = rows.groupBy("k").transformWithState(NativeTotals(), TOTALS, "Append", "None")
     writer = totals.writeStream.format("parquet").option("checkpointLocation", checkpoint)
     return writer.start(path)
 
 
-def _braided(place: Arena, inputs: Inputs, checkpoint: str, path: str) -> Query:
+def _braided(place: Arena, inputs: InputFiles, checkpoint: str, path: str) -> Query:
     rows = braided.stream(inputs.stream(place.spark, _FILES))
     writer = rows.groupBy("k").apply(Totals, TOTALS).writeStream.format("parquet")
     return writer.option("checkpointLocation", checkpoint).start(path)
 
 
-def _onrow(place: Arena, inputs: Inputs, checkpoint: str, path: str) -> Query:
+def _onrow(place: Arena, inputs: InputFiles, checkpoint: str, path: str) -> Query:
     rows = braided.stream(inputs.stream(place.spark, _FILES))
     writer = rows.groupBy("k").apply(RowTotals, TOTALS).writeStream.format("parquet")
     return writer.option("checkpointLocation", checkpoint).start(path)

@@ -27,7 +27,7 @@ from braided.bench.session import INPUT, Arena, Progress, arena, with_data
 from braided.bench.waiting import wait
 from braided.operator.definition import Operator
 
-__all__ = ["Size", "measure", "run"]
+__all__ = ["SurgeSize", "measure", "run"]
 
 _NAME = "work"
 _FILE_S = 0.25
@@ -51,7 +51,7 @@ class Work(Operator):
 
 
 @dataclass(frozen=True)
-class Size:
+class SurgeSize:
     """Rows per second at first, and seconds before, of, and after the surge."""
 
     rows_per_s: int
@@ -97,15 +97,15 @@ class _Seen:
 
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
     # To start a worker for each channel takes longer than a short run.
-    short = Size(500, before_s=2, surge_s=4, after_s=4, most=8)
-    size = short if quick else Size(500, before_s=15, surge_s=20, after_s=25)
+    short = SurgeSize(500, before_s=2, surge_s=4, after_s=4, most=8)
+    size = short if quick else SurgeSize(500, before_s=15, surge_s=20, after_s=25)
     with arena("surge", cores=size.most) as place:
-        _run(place, Size(500, 2, 1, 0, most=size.most), size.most, {})  # nobody looks at it
+        _run(place, SurgeSize(500, 2, 1, 0, most=size.most), size.most, {})  # nobody looks at it
         progress("warm")
         return {**measure(place, size, progress), "quick": quick}
 
 
-def measure(place: Arena, size: Size, progress: Progress) -> dict[str, Any]:
+def measure(place: Arena, size: SurgeSize, progress: Progress) -> dict[str, Any]:
     """The three runs."""
     elastic = {"braided.channels.max": size.most}
     sides = {"many": (size.many, {}), "elastic": (size.few, elastic), "few": (size.few, {})}
@@ -139,7 +139,7 @@ def measure(place: Arena, size: Size, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _run(place: Arena, size: Size, channels: int, options: dict[str, Any]) -> _Seen:
+def _run(place: Arena, size: SurgeSize, channels: int, options: dict[str, Any]) -> _Seen:
     directory = Path(place.fresh("in-surge"))
     directory.mkdir(parents=True)
     seen = _Seen()
@@ -164,7 +164,7 @@ def _run(place: Arena, size: Size, channels: int, options: dict[str, Any]) -> _S
     return seen
 
 
-def _feed(directory: Path, size: Size, seen: _Seen, query: braided.ElasticQuery) -> None:
+def _feed(directory: Path, size: SurgeSize, seen: _Seen, query: braided.ElasticQuery) -> None:
     """Rows arrive as the schedule says, whatever becomes of them."""
     chance = np.random.default_rng(3)
     start_s, number = time.time(), 0
@@ -191,7 +191,7 @@ def _counted(seen: _Seen, batches: list[Any]) -> list[Any]:
     return batches[before[-1] if before else 0 :]
 
 
-def _scheduled(size: Size) -> int:
+def _scheduled(size: SurgeSize) -> int:
     files = range(round(size.all_s / _FILE_S))
     return sum(round(size.rate(number * _FILE_S) * _FILE_S) for number in files)
 
@@ -209,7 +209,7 @@ def _starts_s(seen: _Seen) -> list[float]:
     return [_time_s(batch["timestamp"]) - (seen.begun_s or 0.0) for batch in seen.batches]
 
 
-def _channel_s(seen: _Seen, size: Size) -> float:
+def _channel_s(seen: _Seen, size: SurgeSize) -> float:
     """Channels of each batch times the time until the next, over the schedule and what it took."""
     starts = _starts_s(seen)
     last = seen.batches[-1]["durationMs"]["triggerExecution"] / 1000
@@ -219,7 +219,7 @@ def _channel_s(seen: _Seen, size: Size) -> float:
     return float(sum(count * max(0.0, end - begin) for count, begin, end in held))
 
 
-def _in_surge(seen: _Seen, size: Size) -> list[int]:
+def _in_surge(seen: _Seen, size: SurgeSize) -> list[int]:
     """The channels of the batches with surging rows, from the first one on."""
     first_s, end_s = size.before_s + _FILE_S, size.before_s + size.surge_s
     held = zip(_starts_s(seen), _channels(seen), strict=True)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from braided.bench.session import Keys
+from braided.bench.session import KeyNumbers
 from braided.operator.definition import Operator
 
 __all__ = ["ROW_S", "NativeWaitingTotals", "WaitingTotals", "ZipfKeys", "wait"]
@@ -85,6 +85,6 @@ class ZipfKeys:
     def shuffle(self) -> None:
         self._names = self._random.permutation(self._names.size)
 
-    def draw(self, rows: int) -> Keys:
-        drawn: Keys = self._names[self._random.choice(self._names.size, rows, p=self._shares)]
+    def draw(self, rows: int) -> KeyNumbers:
+        drawn: KeyNumbers = self._names[self._random.choice(self._names.size, rows, p=self._shares)]
         return drawn

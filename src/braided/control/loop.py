@@ -13,9 +13,11 @@ from typing import Any
 
 from braided.control.events import Decided, Event, Measured, packed
 from braided.control.hot_keys import balance_bound
-from braided.control.measure.measurer import Measuring
+from braided.control.measure.estimator import Estimator, SlotTotals
+from braided.control.measure.measurer import Measurer
+from braided.control.measure.slot_loads import SlotLoads
 from braided.control.measure.view import FlowSample, FlowView, OperatorView
-from braided.control.operator_loop import Steering
+from braided.control.operator_loop import OperatorLoop
 from braided.control.outlook import Outlook
 from braided.control.policy import Memory, Wish
 from braided.control.routing.balance import imbalance
@@ -47,23 +49,30 @@ class Controller:
     ) -> None:
         kept = memory or {}
         self.settings = settings or Settings()
-        self._measuring = Measuring(self.settings.window_batches)
+        self._estimator = Estimator(self.settings.window_batches)
+        self._measurer = Measurer(self.settings.window_batches)
         self._policy: Memory = dict(kept.get("policy", {}))
         self._decisions = int(kept.get("decisions", 0))
         self._seen = 0
         self._outlook: Outlook | None = None
         self._operators = {
-            name: Steering(self.settings, self._number, own)
+            name: OperatorLoop(self.settings, self._number, own)
             for name, own in kept.get("operators", {}).items()
         }
 
-    def step(self, sample: FlowSample, hosts: Hosts | None = None) -> Cycle:
+    def step(
+        self,
+        sample: FlowSample,
+        hosts: Hosts | None = None,
+        slot_loads: Mapping[str, SlotLoads] | None = None,
+    ) -> Cycle:
         """One cycle after one batch.
 
         `hosts` says where each operator's channels run, also those it does not have yet; without
-        it, all are on one host.
+        it, all are on one host. `slot_loads` is what a running query's estimator expects after the
+        batch; without it, the controller estimates by its samples.
         """
-        view = self.measure(sample)
+        view = self.measure(sample, slot_loads)
         events = [*self._summaries(sample, view), *self.judge(view)]
         self._seen += any(operator.rows.any() for operator in sample.operators)
         if self._seen <= self.settings.settle_batches:
@@ -74,15 +83,23 @@ class Controller:
         )
         return Cycle(cycle.view, cycle.tables, cycle.pin, cycle.unpin, (*events, *cycle.events))
 
-    def measure(self, sample: FlowSample) -> FlowView:
+    def measure(
+        self, sample: FlowSample, slot_loads: Mapping[str, SlotLoads] | None = None
+    ) -> FlowView:
         """The view of the flow after one more batch."""
+        if slot_loads is None:
+            slot_loads = self._estimator.add(
+                {each.name: SlotTotals(each.rows, each.busy_s) for each in sample.operators}
+            )
         layouts = {}
         for operator in sample.operators:
-            own = self._operators.setdefault(operator.name, Steering(self.settings, self._number))
+            own = self._operators.setdefault(
+                operator.name, OperatorLoop(self.settings, self._number)
+            )
             layout = own.observe(operator.table)
             if layout is not None:
                 layouts[operator.name] = layout
-        return self._measuring.view(sample, layouts)
+        return self._measurer.view(sample, slot_loads, layouts)
 
     def judge(self, view: FlowView) -> list[Event]:
         """What has come of the decisions before."""

@@ -29,7 +29,7 @@ from braided.control.routing.table import RoutingTable
 from braided.control.settings import Settings
 from braided.control.worth import weigh
 
-__all__ = ["Steering"]
+__all__ = ["OperatorLoop"]
 
 _REDIVIDE = 1.1
 """Channels change executors when the busiest executor's load per channel falls by this factor."""
@@ -37,7 +37,7 @@ _SAY_AGAIN = 20
 """Batches between two events about plans that do not pay: there may be one in every batch."""
 
 
-class Steering:
+class OperatorLoop:
     """Keeps one operator on course. `number` gives the next decision its number."""
 
     def __init__(

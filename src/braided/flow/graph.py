@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from braided.errors import DefinitionError, UnsupportedError
-from braided.flow.route import Keys
+from braided.flow.route import GroupingKeys
 from braided.flow.stateless import Stateless
 from braided.flow.step import KeyedStep
 
@@ -82,7 +82,7 @@ class Side:
     """One input of an operator, and its grouping columns."""
 
     node: Node
-    keys: Keys
+    keys: GroupingKeys
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,7 +35,7 @@ from braided.spark.sql_text import quoted
 from braided.tasks.columns import PLACE, PLACE_SHIFT, hidden_key, order_columns
 
 __all__ = [
-    "Keys",
+    "GroupingKeys",
     "Route",
     "admission",
     "can_be_pinned",
@@ -162,7 +162,7 @@ def late_filter(time: str) -> Callable[[int], str]:
 
 
 @dataclass(frozen=True)
-class Keys:
+class GroupingKeys:
     """The grouping columns of an operator, as the routing needs them."""
 
     columns: tuple[Column | str, ...]
@@ -209,7 +209,7 @@ class _Sequences:
 class Route:
     """The way to one operator; keeps the parsed table while the epoch lasts."""
 
-    def __init__(self, keys: Keys, slots: int, order: int) -> None:
+    def __init__(self, keys: GroupingKeys, slots: int, order: int) -> None:
         self._hidden = keys.hidden()
         self._order = order_columns(order)
         self._sequences: _Sequences | None = None

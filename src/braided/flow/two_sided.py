@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import ByteType, StructField, StructType
 
 from braided.flow.graph import Keyed
-from braided.flow.route import Keys
+from braided.flow.route import GroupingKeys
 from braided.spark.sql_text import quoted
 from braided.tasks.columns import order_columns
 
@@ -21,9 +21,9 @@ __all__ = ["joint_keys", "joint_schema", "united_sides"]
 _SIDE = "__braided_side"
 
 
-def joint_keys(width: int) -> Keys:
+def joint_keys(width: int) -> GroupingKeys:
     """The grouping columns of the frame."""
-    return Keys(tuple(f"__braided_j{i}" for i in range(width)))
+    return GroupingKeys(tuple(f"__braided_j{i}" for i in range(width)))
 
 
 def joint_schema(key: StructType, sides: tuple[StructType, ...]) -> StructType:

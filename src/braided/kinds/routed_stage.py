@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from braided.control.routing.table import RoutingTable
-from braided.flow.route import Keys, Route
+from braided.flow.route import GroupingKeys, Route
 from braided.spark.sql_text import quoted
 from braided.tasks.channel import ChannelTask
 from braided.tasks.columns import PLACE, order_columns
@@ -26,7 +26,7 @@ class RoutedStage(KeyedStage):
     def __init__(
         self,
         program: PackedProgram,
-        keys: Keys,
+        keys: GroupingKeys,
         input: StructType,
         output: StructType,
         setting: StageSetting,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
+from braided.control.measure.estimator import Estimator
 from braided.control.routing.table import RoutingTable
 from braided.query.version import Version
 from braided.spark.offset_log import BatchTimes, SparkLog
@@ -15,7 +16,6 @@ from braided.spark.tick import Bell
 from braided.steering.arriving import input_size
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
-from braided.steering.operator_loads import OperatorLoads
 from braided.tasks.failure import is_interrupt
 
 __all__ = ["Admission", "Admitted"]
@@ -43,20 +43,20 @@ class Admission:
         bell: Bell,
         commands: Commands,
         control: ControlThread,
-        loads: OperatorLoads,
+        estimator: Estimator,
     ) -> None:
         self._spark_log = spark_log
         self._bell = bell
         self._commands = commands
         self._control = control
-        self._loads = loads
+        self._estimator = estimator
 
     def admit(self, df: DataFrame, batch: int, before: Version) -> Admitted:
         self._bell.answer(self._spark_log.tick(batch))
         cut = self._commands.cut()
         times = self._spark_log.times(batch)
         channels_least = self._foreseen(df, batch, times)
-        tables = self._commands.take(self._loads.load, channels_least)
+        tables = self._commands.take(self._estimator.load, channels_least)
         if cut is not None:
             # Rows that are left for the next batch must not find their timers fired.
             times = BatchTimes(times.batch_time_ms, before.watermark_ms)

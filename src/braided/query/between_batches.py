@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+from braided.control.measure.estimator import Estimator
 from braided.control.routing.table import moves
 from braided.flow.graph import Flow
 from braided.query.due import next_alarm
@@ -13,7 +15,8 @@ from braided.query.version import Version
 from braided.spark.offset_log import SparkLog
 from braided.spark.tick import Bell
 from braided.steering.commands import Commands
-from braided.steering.operator_loads import OperatorLoads
+from braided.steering.control_thread import CommittedBatch, ControlThread
+from braided.steering.sampling import totals_of
 from braided.store.history.garbage import Collector
 from braided.tasks.outcome import Outcome
 
@@ -30,7 +33,8 @@ class BetweenBatches:
         spark_log: SparkLog,
         bell: Bell,
         commands: Commands,
-        loads: OperatorLoads,
+        estimator: Estimator,
+        control: ControlThread,
         collector: Collector,
         empty_batches: bool,
     ) -> None:
@@ -39,7 +43,8 @@ class BetweenBatches:
         self._spark_log = spark_log
         self._bell = bell
         self._commands = commands
-        self._loads = loads
+        self._estimator = estimator
+        self._control = control
         self._collector = collector
         self._empty_batches = empty_batches
 
@@ -48,11 +53,20 @@ class BetweenBatches:
     ) -> dict[str, Any]:
         """What the batch shows of itself, once all that follows from it is done."""
         self._commands.done(after.tables)
-        self._loads.add(outcome.reports)
+        self._estimator.add(totals_of(outcome))
         self.ask_for_next(after, self._spark_log.had_input(outcome.batch))
         self._collector.collect(after.batch)
         moved = {name: len(moves(before.tables[name], after.tables[name])) for name in after.tables}
-        return section(after.view, after.tables, outcome.reports, moved, self._loads.all(), steps)
+        loads = {name: self._estimator.load(name) for name in after.tables}
+        content = section(after.view, after.tables, outcome.reports, moved, loads, steps)
+        return {**content, "control": self._control.summary()}
+
+    def hand_over(self, outcome: Outcome, after: Version) -> None:
+        """Leaves the batch with the controller, which makes up its mind in a thread of its own,
+        while Spark finds out what the next batch is.
+        """
+        batch = CommittedBatch(outcome, after.view, time.time(), self._estimator.loads())
+        self._control.see(batch)
 
     def ask_for_next(self, version: Version, had_input: bool) -> None:
         """Rings the bell if there is something to do without input, now or later; `had_input` is

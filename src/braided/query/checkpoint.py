@@ -42,9 +42,8 @@ def open_view(manifests: ManifestLog, log: SparkLog, location: str) -> Started:
     if newest not in (committed, committed + 1):
         raise CheckpointMismatchError(
             f"the checkpoint {location} does not fit together: Spark has committed batch "
-            f"{committed}, Braided's newest manifest is of batch {newest}; it must be the "
-            "same batch or "
-            "the one after. Files were deleted or restored from different times"
+            f"{committed}, Braided's newest manifest is of batch {newest}; it must be the same "
+            "batch or the one after. Files were deleted or restored from different times"
         )
     planned = log.last_offset()
     if planned is None or planned < newest:
@@ -70,10 +69,9 @@ def fit(
     gone = [name for name in view.operators if name not in metas]
     if gone:
         raise CheckpointMismatchError(
-            f"the checkpoint holds state of operator {gone[0]!r}, which is not in the flow "
-            f"(it has {', '.join(map(repr, metas))}). Bring it back, give the operator "
-            "that continues it that "
-            'name with .name("..."), or use a new checkpointLocation'
+            f"the checkpoint holds state of operator {gone[0]!r}, which is not in the flow (it "
+            f"has {', '.join(map(repr, metas))}). Bring it back, give the operator that continues "
+            'it that name with .name("..."), or use a new checkpointLocation'
         )
     fitted = {}
     ordinal = max((o.meta.ordinal for o in view.operators.values()), default=-1) + 1
@@ -86,16 +84,15 @@ def fit(
         kept = known.meta
         if slots_given is not None and slots_given != kept.slots:
             raise CheckpointMismatchError(
-                f"operator {name!r} has {kept.slots} slots in this checkpoint and "
-                "braided.slots asks for "
-                f"{slots_given}: the number is fixed at the first start. Leave the option out, or "
-                "use a new checkpointLocation"
+                f"operator {name!r} has {kept.slots} slots in this checkpoint and braided.slots "
+                f"asks for {slots_given}: the number is fixed at the first start. Leave the option "
+                "out, or use a new checkpointLocation"
             )
         if kept.time_mode != meta.time_mode:
             raise CheckpointMismatchError(
                 f"operator {name!r} has timeMode={kept.time_mode!r} in this checkpoint and is now "
-                f"given {meta.time_mode!r}: its timers were set by the one clock and would "
-                "all fire at once, or never, by the other. Change it back, or use a new "
+                f"given {meta.time_mode!r}: its timers were set by the one clock and would all "
+                "fire at once, or never, by the other. Change it back, or use a new "
                 "checkpointLocation"
             )
         for what, old, new in (
@@ -105,9 +102,8 @@ def fit(
             if old != new:
                 raise CheckpointMismatchError(
                     f"operator {name!r} does not fit the state in this checkpoint: its {what} were "
-                    f"{old} and are now {new}. Change them back, give the operator "
-                    "another name, or "
-                    "use a new checkpointLocation"
+                    f"{old} and are now {new}. Change them back, give the operator another name, "
+                    "or use a new checkpointLocation"
                 )
         fitted[name] = continued[name](kept)
     return fitted

@@ -10,14 +10,13 @@ The rules, in order:
 from __future__ import annotations
 
 from braided.errors import FencedError
+from braided.query.stored_tables import stored_table
 from braided.query.version import Version
 from braided.store.durable.lease import Lease
 from braided.store.history.manifest import (
     Manifest,
     OperatorPart,
-    PinnedKey,
     View,
-    encode_table,
     to_full,
 )
 from braided.store.history.manifest_log import ManifestLog
@@ -88,7 +87,7 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
     before = view.operators.get(name)
     table = outcome.tables[name]
     changed = before is None or before.epoch != table.epoch
-    pins = tuple(PinnedKey(p.key, p.hash, p.check, p.slot) for p in table.pins)
+    stored = stored_table(table) if changed else None
     snaps = [report.snap for report in reports if report.snap is not None]
     logs = [report.log for report in reports if report.log is not None]
     slots = [slot for report in reports for slot in report.slots]
@@ -101,12 +100,12 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
     return OperatorPart(
         channels=table.channels,
         meta=outcome.metas[name] if before is None or before.meta != outcome.metas[name] else None,
-        table=encode_table(table.slots) if changed else None,
+        table=None if stored is None else stored.slots,
         epoch=table.epoch,
         runs=(*start.runs, *snaps, *logs),
         new=len(start.runs) + len(snaps) + len(logs),
         due=due,
         keys=keys + sum(s.keys_added for s in slots),
         bytes=size + sum(s.bytes_added for s in slots),
-        pins=pins if changed else None,
+        pins=None if stored is None else stored.pins,
     )

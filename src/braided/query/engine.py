@@ -7,7 +7,6 @@ short.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,7 +26,7 @@ from braided.query.version import Version
 from braided.spark.query_handle import QueryHandle
 from braided.spark.session_settings import configure
 from braided.spark.tick import Bell
-from braided.steering.control_thread import CommittedBatch, ControlThread
+from braided.steering.control_thread import ControlThread
 from braided.store.durable.lease import Lease
 from braided.tasks.failure import from_worker, is_interrupt
 
@@ -114,9 +113,8 @@ class Engine:
             steps.outputs.publish(df.sparkSession, batch, outcome.outputs)
         with times.step("control"):
             content = steps.between.settle(outcome, before, self.version, times)
-        self.progress.add(batch, {**content, "control": self._control.summary()})
-        # From here on in another thread, while Spark finds out what the next batch is.
-        self._control.see(CommittedBatch(outcome, self.version.view, time.time()))
+        self.progress.add(batch, content)
+        steps.between.hand_over(outcome, self.version)
         failpoints.reach("after-publish")
 
     def _publish_again(self, df: DataFrame, batch: int) -> None:

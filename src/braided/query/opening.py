@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
-from braided.control.routing.table import Pin, RoutingTable
+from braided.control.measure.estimator import Estimator
+from braided.control.routing.table import RoutingTable
 from braided.flow.graph import Flow
 from braided.flow.inputs import Inputs
 from braided.flow.key_hashes import KeyHashes
@@ -26,19 +26,19 @@ from braided.query.outputs import Outputs
 from braided.query.plan import FlowPlan
 from braided.query.processing import Processing
 from braided.query.progress import ProgressLog, StepTimes, section
+from braided.query.stored_tables import table_of
 from braided.query.version import Version
 from braided.sinks.base import Sink, SinkSetting
-from braided.sinks.identity import name_sinks, refuse_lost_output
+from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
 from braided.spark.offset_log import SparkLog
 from braided.spark.query_handle import QueryHandle
 from braided.spark.tick import Bell
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
 from braided.steering.event_log import EventLog
-from braided.steering.operator_loads import OperatorLoads
 from braided.steering.policies import policies_of
 from braided.steering.reserve import Reserve
-from braided.steering.sampling import Sampler
+from braided.steering.sampling import COLD_BATCHES, Sampler
 from braided.store.durable.files import Files, checkpoint_files
 from braided.store.durable.lease import Lease
 from braided.store.history.garbage import Collector
@@ -72,9 +72,7 @@ class OpenCheckpoint:
     """State that was brought in for operators that are new to it."""
     control_memory: str | None
     outputs: tuple[Prepared, ...]
-    """What the newest batch gave to its sinks."""
-    awaits_publishing: bool
-    """Whether Spark has not recorded the newest batch, and will deliver it once more."""
+    """What the newest batch prepared for the sinks that the query had then."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,6 @@ def _open_checkpoint(
         imported=imported,
         control_memory=memory,
         outputs=outputs,
-        awaits_publishing=not started.fresh and spark_log.last_commit() != view.batch,
     )
 
 
@@ -181,12 +178,7 @@ def _tables(
         tables[name] = (
             RoutingTable.initial(meta.slots, min(channels, meta.slots))
             if operator is None
-            else RoutingTable(
-                operator.epoch,
-                operator.channels,
-                operator.table.astype(np.int32),
-                tuple(Pin(p.key, p.hash, p.check, p.slot) for p in operator.pins),
-            )
+            else table_of(operator)
         )
     return tables
 
@@ -214,16 +206,17 @@ def _assemble(
     control = _control_thread(
         checkpoint, flow, options, spark, handle, interval_s, commands, reserve
     )
-    loads = OperatorLoads({name: meta.slots for name, meta in metas.items()})
+    slots = {name: meta.slots for name, meta in metas.items()}
+    estimator = Estimator(options.window_batches, slots, COLD_BATCHES)
     progress = ProgressLog(control)
-    progress.first = {**_section_before(version, metas, loads), "control": control.summary()}
+    progress.first = {**_section_before(version, metas, estimator), "control": control.summary()}
     collector = Collector(checkpoint.files, checkpoint.manifests, options.retained_manifests)
     collector.collect_orphans()
-    outputs = _outputs(checkpoint, flow, sinks, spark)
+    outputs = Outputs(flow.ends, _open_sinks(sinks, checkpoint, spark))
     gate = Gate()
     first_states = FirstStates(flow.steps, metas, checkpoint.imported, checkpoint.files.root)
     steps = BatchSteps(
-        Admission(spark_log, bell, commands, control, loads),
+        Admission(spark_log, bell, commands, control, estimator),
         Processing(flow, plan, metas, first_states, outputs, box, gate),
         Committer(
             checkpoint.manifests,
@@ -239,7 +232,8 @@ def _assemble(
             spark_log,
             bell,
             commands,
-            loads,
+            estimator,
+            control,
             collector,
             _runs_empty_batches(spark),
         ),
@@ -285,18 +279,18 @@ def _state_location(
     return StateLocation(checkpoint.flow_id, checkpoint.files.root, base, limits)
 
 
-def _outputs(
-    checkpoint: OpenCheckpoint, flow: Flow, sinks: Sequence[Sink], spark: SparkSession
-) -> Outputs:
-    """The sinks, opened, by the names that the checkpoint has for them."""
-    batch, named = checkpoint.version.batch, name_sinks(sinks, checkpoint.outputs)
-    if checkpoint.awaits_publishing:
-        refuse_lost_output(batch, checkpoint.outputs, named)
-    outputs = Outputs(flow.ends, named)
-    outputs.open(
-        lambda name: SinkSetting(spark, checkpoint.files, batch, f"{checkpoint.flow_id}/{name}")
-    )
-    return outputs
+def _open_sinks(
+    sinks: Sequence[Sink], checkpoint: OpenCheckpoint, spark: SparkSession
+) -> list[NamedSink]:
+    """The sinks, by what the checkpoint calls them."""
+    batch, outputs = checkpoint.version.batch, checkpoint.outputs
+    named = name_sinks(sinks, outputs)
+    if checkpoint.spark_log.last_commit() != batch:  # it will be redelivered
+        refuse_lost_output(batch, outputs, named)
+    for each in named:
+        identity = f"{checkpoint.flow_id}/{each.name}"
+        each.sink.open(SinkSetting(spark, checkpoint.files, batch, identity))
+    return named
 
 
 def _control_thread(
@@ -325,7 +319,7 @@ def _control_thread(
 
 
 def _section_before(
-    version: Version, metas: Mapping[str, OperatorMeta], loads: OperatorLoads
+    version: Version, metas: Mapping[str, OperatorMeta], estimator: Estimator
 ) -> dict[str, object]:
     """The section of a progress that comes before any batch."""
     view = version.view
@@ -335,7 +329,8 @@ def _section_before(
     }
     shown = View(view.flow, view.batch, operators, view.carry)
     nothing: dict[str, list[ChannelReport]] = {name: [] for name in operators}
-    return section(shown, version.tables, nothing, {}, loads.all(), StepTimes())
+    loads = {name: estimator.load(name) for name in operators}
+    return section(shown, version.tables, nothing, {}, loads, StepTimes())
 
 
 def _runs_empty_batches(spark: SparkSession) -> bool:

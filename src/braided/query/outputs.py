@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
@@ -10,7 +10,6 @@ from braided import failpoints
 from braided.flow.graph import Node
 from braided.query.plan import BatchFrames
 from braided.query.progress import StepTimes
-from braided.sinks.base import SinkSetting
 from braided.sinks.identity import NamedSink
 from braided.store.history.manifest import Prepared
 
@@ -18,17 +17,12 @@ __all__ = ["Outputs"]
 
 
 class Outputs:
-    """The sinks, by the names that manifests have for them."""
+    """The sinks, each with the end of the flow that it writes."""
 
     def __init__(self, ends: Sequence[Node], sinks: Sequence[NamedSink]) -> None:
-        self._ends = list(zip(ends, sinks, strict=True))
+        self._ends = tuple(zip(ends, sinks, strict=True))
         self._sinks = {named.name: named.sink for named in sinks}
         self._published: tuple[Prepared, ...] = ()
-
-    def open(self, setting: Callable[[str], SinkSetting]) -> None:
-        """Opens every sink in the setting that goes with its name."""
-        for name, sink in self._sinks.items():
-            sink.open(setting(name))
 
     def prepare(self, frames: BatchFrames, attempt: str, steps: StepTimes) -> tuple[Prepared, ...]:
         """Computes what each sink gets and leaves it where no reader looks."""

@@ -22,9 +22,9 @@ from braided.control.routing.rescale import rescale
 from braided.control.routing.table import Loads, RoutingTable, moves
 from braided.control.settings import Settings
 from braided.sim.arrivals import Arrivals
-from braided.sim.keys import Keys
+from braided.sim.keys import KeyDistribution
 
-__all__ = ["BatchRecord", "Cluster", "Flow", "Run", "SimOperator", "simulate"]
+__all__ = ["BatchRecord", "Cluster", "Run", "SimFlow", "SimOperator", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SimOperator:
     """A keyed step: seconds and bytes of a row, bytes of state of a slot, rows out per row in."""
 
     name: str
-    keys: Keys
+    keys: KeyDistribution
     slots: int = 256
     row_s: float = 0.001
     row_bytes: float = 128.0
@@ -59,7 +59,7 @@ class SimOperator:
 
 
 @dataclass(frozen=True)
-class Flow:
+class SimFlow:
     """What runs on the cluster, and for how long. Operators are in the order of the flow."""
 
     cluster: Cluster
@@ -123,13 +123,13 @@ class Run:
         }
 
 
-def simulate(flow: Flow, settings: Settings) -> Run:
+def simulate(flow: SimFlow, settings: Settings) -> Run:
     """Runs the flow with a controller of those settings."""
     return _Simulation(flow, settings).run()
 
 
 class _Simulation:
-    def __init__(self, flow: Flow, settings: Settings) -> None:
+    def __init__(self, flow: SimFlow, settings: Settings) -> None:
         self.flow = flow
         self.controller = Controller(settings)
         self.synchronises = bool(getattr(settings.balance, "synchronises", False))

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from braided.control.routing.table import Loads
 
-__all__ = ["Hotspot", "Keys", "Zipf", "slot_of_keys", "zipf_shares"]
+__all__ = ["Hotspot", "KeyDistribution", "Zipf", "slot_of_keys", "zipf_shares"]
 
 
-class Keys(Protocol):
+class KeyDistribution(Protocol):
     """What share of the rows each slot has in the given version of the distribution."""
 
     def version(self, at_s: float) -> int: ...

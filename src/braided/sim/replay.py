@@ -18,7 +18,7 @@ from braided.control.events import Event, EventLogError, Measured, Planned, unpa
 from braided.control.routing.table import Loads
 from braided.control.settings import Settings
 from braided.sim.arrivals import Trace
-from braided.sim.cluster import Cluster, Flow, Run, SimOperator, simulate
+from braided.sim.cluster import Cluster, Run, SimFlow, SimOperator, simulate
 
 __all__ = ["Recording", "recorded", "recorded_fields", "replay"]
 
@@ -46,7 +46,7 @@ class RecordedKeys:
 class Recording:
     """The flow that a log is of, and how it went: batch times and channels."""
 
-    flow: Flow
+    flow: SimFlow
     batches: int
     latency_s: float
     batch_s: float
@@ -75,7 +75,7 @@ def recorded(events: Iterable[Event]) -> Recording:
     ]
     most = max(sum(line.channels for line in lines) for lines in zip(*seen.values(), strict=False))
     took = [line.duration_s for line in first]
-    flow = Flow(
+    flow = SimFlow(
         # As many cores as anything needs: the log does not say how many there were.
         cluster=Cluster(
             hosts=1,

@@ -13,7 +13,7 @@ from braided.control.policies.saso import Saso
 from braided.control.policy import BalancePolicy, Limits, ScalePolicy
 from braided.control.settings import Settings
 from braided.sim.arrivals import Arrivals, Constant, Sine, Spike, Steps
-from braided.sim.cluster import Cluster, Flow, Run, SimOperator, simulate
+from braided.sim.cluster import Cluster, Run, SimFlow, SimOperator, simulate
 from braided.sim.keys import Hotspot, Zipf
 from braided.sim.plot import Panel, Series
 from braided.sim.region import Period, Region, run_region, settling, tracking
@@ -73,7 +73,7 @@ def _region(
     return run
 
 
-def _cluster(flow: Flow, limits: Limits) -> _Runner:
+def _cluster(flow: SimFlow, limits: Limits) -> _Runner:
     def run(scale: ScalePolicy | None, balance: BalancePolicy | None, seed: int) -> Result:
         settings = Settings(
             scale=scale or Ds2(), balance=balance or Elasticutor(theta=1.05), limits=limits
@@ -115,8 +115,8 @@ def cluster_result(run: Run) -> Result:
     return Result(run.summary(), rows, panels)
 
 
-def _seeded(flow: Flow, seed: int) -> Flow:
-    return Flow(**{**vars(flow), "seed": seed})
+def _seeded(flow: SimFlow, seed: int) -> SimFlow:
+    return SimFlow(**{**vars(flow), "seed": seed})
 
 
 def _period_row(period: Period) -> dict[str, Any]:
@@ -166,7 +166,7 @@ _RUNNERS: dict[str, _Runner] = {
     "saso-sine": _region(SINE),
     "saso-remote": _region(Constant(9000.0), remote=3500.0, duration_s=500),
     "zipf-shuffle": _cluster(
-        Flow(
+        SimFlow(
             Cluster(hosts=32, cores=8),
             (
                 SimOperator(
@@ -181,7 +181,7 @@ _RUNNERS: dict[str, _Runner] = {
         Limits(channels_min=256, channels_max=256),
     ),
     "hotspot": _cluster(
-        Flow(
+        SimFlow(
             _SMALL,
             (SimOperator("sum", Hotspot(hot_keys=40, share=0.5, every_s=30.0), channels=16),),
             Constant(10_000.0),
@@ -190,7 +190,7 @@ _RUNNERS: dict[str, _Runner] = {
         Limits(channels_min=16, channels_max=16),
     ),
     "surge": _cluster(
-        Flow(
+        SimFlow(
             _SMALL,
             (SimOperator("sum", Zipf(), channels=3),),
             Spike(2000.0, 8000.0, 40.0, 20.0),
@@ -199,7 +199,7 @@ _RUNNERS: dict[str, _Runner] = {
         Limits(channels_max=32),
     ),
     "chain": _cluster(
-        Flow(_SMALL, _chain(), Sine(6000.0, 4000.0, 200.0), duration_s=400),
+        SimFlow(_SMALL, _chain(), Sine(6000.0, 4000.0, 200.0), duration_s=400),
         Limits(channels_max=16, total_max=32),
     ),
 }

@@ -44,9 +44,9 @@ class Commands:
             slots = len(self._tables[name].slots)
             if channels > slots:
                 raise ValueError(
-                    f"operator {name!r} has {slots} slots, so {channels} channels would "
-                    "leave some without "
-                    "any; the number of slots is fixed at the first start (braided.slots)"
+                    f"operator {name!r} has {slots} slots, so {channels} channels would leave "
+                    "some without any; the number of slots is fixed at the first start "
+                    "(braided.slots)"
                 )
         return names
 

@@ -21,6 +21,7 @@ from typing import Any
 from braided.control.events import Decided, Event, Failed, Judged, Planned
 from braided.control.hot_keys import free_slot
 from braided.control.loop import Controller, Cycle
+from braided.control.measure.slot_loads import SlotLoads
 from braided.control.measure.view import OperatorView
 from braided.control.outlook import Outlook
 from braided.control.policy import Wish
@@ -58,6 +59,8 @@ class CommittedBatch:
     outcome: Outcome
     view: View
     ended_s: float
+    slot_loads: Mapping[str, SlotLoads]
+    """What the query's estimator expects of slots, this batch included."""
 
 
 class ControlThread:
@@ -197,7 +200,7 @@ class ControlThread:
         foreseen = self._events_of(batch.outcome)
         if sample is None or guard.is_held("controller"):
             return
-        cycle = self._controller.step(sample)
+        cycle = self._controller.step(sample, slot_loads=batch.slot_loads)
         cycle = replace(cycle, events=(*foreseen, *cycle.events))
         if self._is_closed():
             return  # the log is somebody else's by now

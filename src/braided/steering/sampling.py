@@ -12,18 +12,23 @@ from typing import Any
 
 import numpy as np
 
+from braided.control.measure.estimator import SlotTotals, slot_totals
 from braided.control.measure.view import FlowSample, HeavyKey, OperatorSample
-from braided.control.routing.table import Loads, RoutingTable
+from braided.control.routing.table import Loads
 from braided.flow.graph import Flow, Keyed, Node
 from braided.store.history.manifest import OperatorVersion, View
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ChannelReport, KeyRows
 
-__all__ = ["EAGER_S", "Sampler", "upstream_of", "waiting_rows"]
+__all__ = ["COLD_BATCHES", "EAGER_S", "Sampler", "totals_of", "upstream_of", "waiting_rows"]
 
 EAGER_S = 1.0
 """How long a batch may take where no trigger says how often one is wanted."""
+COLD_BATCHES = 1
+"""The batches of a process of which the controller gets no sample; the estimator forgets them too,
+as soon as there are others.
+"""
 
 
 class Sampler:
@@ -49,14 +54,13 @@ class Sampler:
         carried: dict[str, float] = {}
         for carry in view.carry:
             carried[carry.operator] = carried.get(carry.operator, 0.0) + carry.rows
+        totals = totals_of(outcome)
         operators = []
         for name in self._order:
             # What waits in the source waits for whoever it feeds.
             backlog = carried.get(name, 0.0) + (0.0 if self._upstream[name] else waiting)
             held = self._slots_of(name, view.operators[name], outcome.reports[name])
-            operators.append(
-                _operator(name, outcome.tables[name], outcome.reports[name], held, backlog)
-            )
+            operators.append(_operator(name, outcome, totals[name], held, backlog))
         if before is None:
             return None
         collected_s = self._since(before, outcome.batch_time_ms)
@@ -98,23 +102,37 @@ class Sampler:
         return keys, size
 
 
+def totals_of(outcome: Outcome) -> dict[str, SlotTotals]:
+    """What every operator's slots did in a batch, as its tasks reported it."""
+    return {
+        name: slot_totals(
+            outcome.metas[name].slots,
+            (
+                (
+                    [each.slot for each in report.slots],
+                    [each.rows for each in report.slots],
+                    [each.busy_ns for each in report.slots],
+                )
+                for report in reports
+            ),
+        )
+        for name, reports in outcome.reports.items()
+    }
+
+
 def _operator(
     name: str,
-    table: RoutingTable,
-    reports: Sequence[ChannelReport],
+    outcome: Outcome,
+    totals: SlotTotals,
     held: tuple[Loads, Loads],
     backlog: float,
 ) -> OperatorSample:
-    rows, busy_s = np.zeros(table.slots.size), np.zeros(table.slots.size)
-    for report in reports:
-        for slot in report.slots:
-            rows[slot.slot] += slot.rows
-            busy_s[slot.slot] += max(0, slot.busy_ns) / 1e9
+    table, reports = outcome.tables[name], outcome.reports[name]
     return OperatorSample(
         name=name,
         table=table,
-        rows=rows,
-        busy_s=busy_s,
+        rows=totals.rows,
+        busy_s=totals.busy_s,
         keys=held[0],
         state_bytes=held[1],
         channel_busy_s=np.array([max(0, report.busy_ns) / 1e9 for report in reports]),

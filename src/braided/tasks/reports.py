@@ -123,8 +123,8 @@ class ReportBox:
         ]
         if missing:
             raise ChannelMissingError(
-                f"Spark finished the job without a report from {', '.join(missing)}; "
-                "the batch is not committed"
+                f"Spark finished the job without a report from {', '.join(missing)}; the batch "
+                "is not committed"
             )
         return {
             operator: [reports[operator, channel] for channel in range(count)]

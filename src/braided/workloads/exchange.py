@@ -22,7 +22,7 @@ from pyspark.sql import Row
 
 from braided.operator.definition import Operator
 
-__all__ = ["DEPTH", "POSITIONS", "TRADES", "Exchange", "Ledger", "Matcher", "Waiting", "replay"]
+__all__ = ["DEPTH", "POSITIONS", "TRADES", "Ledger", "Market", "Matcher", "Waiting", "replay"]
 
 DEPTH = 25
 TRADES = "trader string, stock string, shares long, cash long"
@@ -88,7 +88,7 @@ class Ledger(Operator):
 
 
 @dataclass
-class Exchange:
+class Market:
     """Everything that a number of orders leads to."""
 
     orders: dict[str, int] = field(default_factory=dict)
@@ -108,20 +108,20 @@ class Exchange:
             self.positions[who] = (trades + 1, held + change, cash - change * price)
 
 
-def replay(orders: Iterable[tuple[int, str, str, str, int, int]]) -> Exchange:
+def replay(orders: Iterable[tuple[int, str, str, str, int, int]]) -> Market:
     """What (id, stock, trader, side, price, shares) in the order of their ids lead to."""
-    exchange = Exchange()
+    market = Market()
     # Heaps of [price, or minus the price for bids; id; trader; shares]: the best is on top.
     heaps: dict[tuple[str, str], list[list[Any]]] = {}
     for number, stock, trader, side, price, shares in orders:
-        exchange.orders[stock] = exchange.orders.get(stock, 0) + 1
+        market.orders[stock] = market.orders.get(stock, 0) + 1
         mine = heaps.setdefault((stock, side), [])
         theirs = heaps.setdefault((stock, "sell" if side == "buy" else "buy"), [])
         sign = -1 if side == "buy" else 1
         while shares and theirs and theirs[0][0] <= -sign * price:
             top = theirs[0]
             taken = min(shares, top[3])
-            exchange.trade(stock, trader, top[2], -sign * taken, abs(top[0]))
+            market.trade(stock, trader, top[2], -sign * taken, abs(top[0]))
             shares -= taken
             top[3] -= taken
             if top[3] == 0:
@@ -132,5 +132,5 @@ def replay(orders: Iterable[tuple[int, str, str, str, int, int]]) -> Exchange:
                 mine.remove(max(mine))
                 heapq.heapify(mine)
     for (stock, side), heap in heaps.items():
-        exchange.books[stock, side] = [(i, t, abs(p), n) for p, i, t, n in sorted(heap)]
-    return exchange
+        market.books[stock, side] = [(i, t, abs(p), n) for p, i, t, n in sorted(heap)]
+    return market

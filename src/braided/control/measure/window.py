@@ -1,18 +1,4 @@
-"""Windows: what the last batches say about the next one, and how far one batch is believed.
-
-A window has one parameter, its length in batches: a short one follows spikes, a long one is calm.
-Two things keep a long one from being slow and a short one from being nervous:
-
-- Rows are counted, not timed, so the only noise in them is chance. A slot's *share* of the rows is
-  averaged over the window until a batch shows one that chance does not explain: more than
-  `SURPRISE` standard deviations of a Poisson count. Then that slot's window begins anew, and that
-  of all slots where they are off together (the mean of their squared deviations, which chance
-  makes 1, is above `UPHEAVAL`). So a moved hotspot and shuffled keys are known after one batch. A
-  batch without rows says nothing about shares.
-- Time is noisy: a pause of the machine falls on whatever slot was open. So time is kept as cost per
-  row, pulled towards the operator's median where a slot had few rows, and a sample far above what
-  the window expects counts in full only when the next one is like it.
-"""
+"""The last values of one number that is measured once per batch, such as a throughput."""
 
 from __future__ import annotations
 
@@ -20,104 +6,10 @@ from collections import deque
 from collections.abc import Sequence
 from statistics import median
 
-import numpy as np
-import numpy.typing as npt
-
-from braided.control.routing.table import Loads
-
-__all__ = ["LENGTH_BATCHES", "Recent", "SlotWindow"]
+__all__ = ["LENGTH_BATCHES", "Recent"]
 
 LENGTH_BATCHES = 8
-SURPRISE = 4.0
-UPHEAVAL = 2.0
-OUTLIER = 4.0
-"""How many times the expected cost a sample may be before it has to be seen twice."""
-PRIOR_ROWS = 8.0
-"""So many rows at the operator's usual cost stand behind every slot's own."""
-
-
-class SlotWindow:
-    """The slots of one operator: their shares of the rows, and what a row of each costs."""
-
-    def __init__(self, slots: int, length_batches: float = LENGTH_BATCHES) -> None:
-        if slots < 1:
-            raise ValueError(f"an operator has at least one slot, not {slots}")
-        if not length_batches >= 1:
-            raise ValueError(f"a window is at least one batch long, not {length_batches}")
-        self._keep = 1.0 - 1.0 / length_batches
-        self._rows = np.zeros(slots)
-        self._of_rows = np.zeros(slots)  # all rows of the batches that a slot's window holds
-        self._busy_s = np.zeros(slots)
-        self._timed_rows = np.zeros(slots)
-        self._suspect = np.zeros(slots, dtype=bool)
-
-    def add(self, rows: npt.ArrayLike, busy_s: npt.ArrayLike) -> None:
-        """One batch: rows and busy time of every slot."""
-        counted = np.asarray(rows, dtype=np.float64)
-        busy = np.maximum(np.asarray(busy_s, dtype=np.float64), 0.0)
-        if not counted.shape == busy.shape == self._rows.shape:
-            raise ValueError(f"a batch has a row count and a time for {self._rows.size} slots")
-        total = float(counted.sum())
-        if total <= 0:
-            return
-        # First what the window expected, then what it learns.
-        self._learn_cost(counted, self._believed(counted, busy))
-        self._learn_share(counted, total)
-
-    def share(self) -> Loads:
-        """Each slot's share of the rows; they sum to 1, or are all 0 before the first rows."""
-        share = np.divide(
-            self._rows, self._of_rows, out=np.zeros_like(self._rows), where=self._of_rows > 0
-        )
-        total = share.sum()
-        return share / total if total > 0 else share
-
-    def cost_s(self) -> Loads:
-        """What one row of each slot costs, in seconds."""
-        usual = self._usual_cost_s()
-        return (self._busy_s + PRIOR_ROWS * usual) / (self._timed_rows + PRIOR_ROWS)
-
-    def load(self, rows_per_s: float) -> Loads:
-        """Busy seconds per second of each slot at that arrival rate; shares if nothing was timed.
-
-        The sum is how many channels would be busy all the time.
-        """
-        cost = self.cost_s()
-        return self.share() * cost * rows_per_s if cost.any() else self.share()
-
-    def _learn_share(self, counted: Loads, total: float) -> None:
-        known = self._of_rows > 0
-        expected = np.divide(self._rows, self._of_rows, out=np.zeros_like(counted), where=known)
-        expected *= total
-        off = (counted - expected) ** 2 / (expected + 1.0)
-        news = off > SURPRISE**2
-        if off.mean() > UPHEAVAL:
-            news[:] = True
-        keep = np.where(known & ~news, self._keep, 0.0)
-        self._rows = keep * self._rows + counted
-        self._of_rows = keep * self._of_rows + total
-
-    def _believed(self, counted: Loads, busy: Loads) -> Loads:
-        """The times, with those cut that are far from what was expected and come for once only."""
-        if not self._timed_rows.any():
-            return busy
-        most = OUTLIER * counted * self.cost_s()
-        far = (busy > most) & (counted > 0)
-        once = far & ~self._suspect
-        self._suspect = np.where(counted > 0, far, self._suspect)
-        return np.where(once, most / OUTLIER, busy)
-
-    def _learn_cost(self, counted: Loads, busy: Loads) -> None:
-        seen = counted > 0
-        keep = np.where(seen, self._keep, 1.0)
-        self._busy_s = keep * self._busy_s + np.where(seen, busy, 0.0)
-        self._timed_rows = keep * self._timed_rows + counted
-
-    def _usual_cost_s(self) -> float:
-        timed = self._timed_rows > 0
-        if not timed.any():
-            return 0.0
-        return float(np.median(self._busy_s[timed] / self._timed_rows[timed]))
+"""How many batches windows look back, where nobody says otherwise."""
 
 
 class Recent:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from braided.control.routing.table import RoutingTable
-from braided.flow.route import Keys, Route
+from braided.flow.route import GroupingKeys, Route
 from braided.kinds.aggregate.aggregation import Aggregation
 from braided.kinds.aggregate.functions import ORDER
 from braided.kinds.aggregate.program import AggregateProgram
@@ -40,7 +40,7 @@ class AggregateStage(KeyedStage):
         self._mode = mode
         self._aggregation = aggregation
         names = [aggregation.groups[i] for i in aggregation.key_order]
-        self._route = Route(Keys(tuple(names)), setting.meta.slots, setting.order)
+        self._route = Route(GroupingKeys(tuple(names)), setting.meta.slots, setting.order)
 
     def apply(
         self,

@@ -11,7 +11,7 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from braided.flow.route import Keys
+from braided.flow.route import GroupingKeys
 from braided.flow.step import FieldsByKey, ImportedState, KeyedStep
 from braided.kinds.operator.contents import state_of
 from braided.kinds.operator.first_state import write_initial
@@ -42,7 +42,7 @@ class OperatorStep:
     name: str
     operator: type[Operator]
     key_schema: StructType
-    keys: Keys
+    keys: GroupingKeys
     input: StructType
     """The rows that reach its tasks; of two inputs, the columns of both."""
     output: StructType

@@ -11,7 +11,7 @@ import msgspec
 from pyspark import Broadcast
 from pyspark.sql.types import StructType
 
-from braided.flow.route import Keys, late_filter
+from braided.flow.route import GroupingKeys, late_filter
 from braided.flow.step import FieldsByKey, ImportedState, KeyedStep
 from braided.kinds.processor.first_state import InitialRows, write_first_state
 from braided.kinds.processor.handle import Schemas
@@ -50,7 +50,7 @@ class ProcessorStep:
     label: str
     declared: Declared
     key_schema: StructType
-    keys: Keys
+    keys: GroupingKeys
     input: StructType
     output: StructType
     time_mode: str

@@ -166,10 +166,10 @@ class _Nested(ColumnField):
         return from_plain(self.kind, [_decode(raw) if there else None for raw, there in pairs])
 
     def above(self, a: Column, b: Column) -> Mask:
-        rank, found = self._rank, np.zeros(len(a), np.bool_)
+        rank, above = self._rank, np.zeros(len(a), np.bool_)
         for i in np.flatnonzero(a.valid & b.valid).tolist():
-            found[i] = rank(_decode(a.values[i])) > rank(_decode(b.values[i]))
-        return found
+            above[i] = rank(_decode(a.values[i])) > rank(_decode(b.values[i]))
+        return above
 
 
 def field_of(kind: pa.DataType, name: str) -> ColumnField:
@@ -278,14 +278,14 @@ class RecordCodec:
         ]
 
     def _tails(self, records: Sequence[bytes]) -> list[list[bytes]]:
-        found: list[list[bytes]] = [[] for _ in self._free]
+        tails: list[list[bytes]] = [[] for _ in self._free]
         for record in records:
             at = self._layout.itemsize
-            for values in found:
+            for values in tails:
                 end = at + 4 + int.from_bytes(record[at : at + 4], "little")
                 values.append(record[at + 4 : end])
                 at = end
-        return found
+        return tails
 
 
 class StoredColumns:
@@ -302,7 +302,7 @@ class StoredColumns:
     def column(self, rows: Sequence[tuple[bytes] | None]) -> pa.Array:
         """What `read` gave for many keys as one column; None is null."""
         columns = self._records.decode([None if row is None else row[0] for row in rows])
-        kept = zip(self._records.fields, columns, strict=True)
+        pairs = zip(self._records.fields, columns, strict=True)
         missing = pa.array([row is None for row in rows], pa.bool_())
-        arrays = [field.write(column) for field, column in kept]
+        arrays = [field.write(column) for field, column in pairs]
         return pa.StructArray.from_arrays(arrays, fields=list(self.type), mask=missing)

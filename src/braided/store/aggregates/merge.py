@@ -222,10 +222,10 @@ def _union(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str)
 
 def _united(a: bytes, b: bytes) -> bytes:
     items = {_encode(item): item for item in _decode(a)}
-    known = len(items)
+    count_before = len(items)
     for item in _decode(b):
         items.setdefault(_encode(item), item)
-    return a if len(items) == known else _encode(list(items.values()))
+    return a if len(items) == count_before else _encode(list(items.values()))
 
 
 # --- sketches ---------------------------------------------------------------------------------

@@ -104,12 +104,12 @@ class Collector:
     def _advance(self, base: int) -> int:
         """Makes a newer full manifest the oldest one kept."""
         assert self._oldest is not None
-        known = self._oldest.live_files() | self._added(self._oldest.batch, base)
+        named = self._oldest.live_files() | self._added(self._oldest.batch, base)
         self._oldest = self._manifests.view_at(base)
         pruned = self._manifests.prune(base)
         failpoints.reach("gc")
         needed = self._oldest.live_files() | self._added(base, self._seen)
-        return len(pruned) + self._delete(known - needed)
+        return len(pruned) + self._delete(named - needed)
 
     def _added(self, start: int, stop: int) -> set[str]:
         """The files that the batches after `start`, up to `stop`, brought."""

@@ -288,11 +288,11 @@ class View:
 
     def apply(self, manifest: Manifest) -> View:
         """The view at the manifest's batch, or CheckpointCorruptError and nothing changed."""
-        found = problems(self, manifest)
-        if found:
+        reasons = problems(self, manifest)
+        if reasons:
             raise CheckpointCorruptError(
                 f"manifest of batch {manifest.batch} does not continue batch {self.batch}: "
-                + "; ".join(found)
+                + "; ".join(reasons)
             )
         fresh = self.batch < 0
         operators = dict(self.operators)
@@ -339,35 +339,35 @@ def to_full(view: View, delta: Manifest) -> Manifest:
 
 def problems(view: View, manifest: Manifest) -> list[str]:
     """Why a manifest may not follow a view, one sentence each; none if it may."""
-    found = []
+    reasons = []
     if view.batch < 0 and not manifest.full:
-        found.append("the first manifest of a flow must be a full one")
+        reasons.append("the first manifest of a flow must be a full one")
     if view.batch >= 0 and manifest.batch != view.batch + 1:
-        found.append(f"batch {manifest.batch} does not follow batch {view.batch}")
+        reasons.append(f"batch {manifest.batch} does not follow batch {view.batch}")
     if view.batch >= 0 and manifest.flow != view.flow:
-        found.append(f"flow {manifest.flow} is not flow {view.flow}")
+        reasons.append(f"flow {manifest.flow} is not flow {view.flow}")
     if manifest.full and not view.operators.keys() <= manifest.operators.keys():
-        found.append("a full manifest must name every operator")
+        reasons.append("a full manifest must name every operator")
     if manifest.full and not set(view.dead) <= set(manifest.dead):
-        found.append("a full manifest must name every file of diverted rows")
+        reasons.append("a full manifest must name every file of diverted rows")
     ordinals = {o.meta.ordinal: name for name, o in view.operators.items()}
     for name, part in manifest.operators.items():
         before = view.operators.get(name)
         meta = part.meta or (before.meta if before else None)
         if meta is None:
-            found.append(f"operator {name} is new but is not described")
+            reasons.append(f"operator {name} is new but is not described")
             continue
         if before is not None and meta.slots != before.meta.slots:
-            found.append(f"operator {name} has {meta.slots} slots, not {before.meta.slots}")
+            reasons.append(f"operator {name} has {meta.slots} slots, not {before.meta.slots}")
             continue
         if not 0 <= meta.ordinal < 256 or ordinals.setdefault(meta.ordinal, name) != name:
-            found.append(f"operator {name} has ordinal {meta.ordinal}, which is not free")
+            reasons.append(f"operator {name} has ordinal {meta.ordinal}, which is not free")
         runs = part.runs if view.batch < 0 else part.runs[len(part.runs) - part.new :]
-        found += _table_problems(name, part, meta, before)
-        found += _run_problems(name, part, meta, runs)
+        reasons += _table_problems(name, part, meta, before)
+        reasons += _run_problems(name, part, meta, runs)
         if not manifest.full and part.new != len(part.runs):
-            found.append(f"operator {name}: all {len(part.runs)} runs of a delta must be new")
-    return found
+            reasons.append(f"operator {name}: all {len(part.runs)} runs of a delta must be new")
+    return reasons
 
 
 def _table_problems(
@@ -388,28 +388,28 @@ def _table_problems(
 def _run_problems(
     name: str, part: OperatorPart, meta: OperatorMeta, runs: tuple[RunFile, ...]
 ) -> list[str]:
-    found = []
+    reasons = []
     if not 0 <= part.new <= len(part.runs):
-        found.append(f"operator {name} has {part.new} new runs of {len(part.runs)}")
+        reasons.append(f"operator {name} has {part.new} new runs of {len(part.runs)}")
     if any(not 0 <= pin.slot < meta.slots for pin in part.pins or ()):
-        found.append(f"operator {name} has a key pinned to a slot that is not there")
+        reasons.append(f"operator {name} has a key pinned to a slot that is not there")
     if any(not 0 <= slot < meta.slots for slot in part.due):
-        found.append(f"operator {name} has a timer in a slot that is not there")
+        reasons.append(f"operator {name} has a timer in a slot that is not there")
     for run in runs:
         slots = slots_of(run)
         if not slots or slots[-1] >= meta.slots:
-            found.append(f"run {run.name} is of no slot, or of one that is not there")
+            reasons.append(f"run {run.name} is of no slot, or of one that is not there")
     logged: set[int] = set()
     snapped: set[int] = set()
     for run in part.runs[len(part.runs) - part.new :]:
         said = snapped if run.snapshot else logged
         slots = slots_of(run)
         if not said.isdisjoint(slots):
-            found.append(f"run {run.name} repeats a slot of another run of its batch")
+            reasons.append(f"run {run.name} repeats a slot of another run of its batch")
         if run.snapshot and not logged.isdisjoint(slots):
-            found.append(f"snapshot {run.name} comes after a changelog of its own batch")
+            reasons.append(f"snapshot {run.name} comes after a changelog of its own batch")
         said.update(slots)
-    return found
+    return reasons
 
 
 def encode_table(table: npt.ArrayLike) -> str:

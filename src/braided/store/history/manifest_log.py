@@ -98,9 +98,9 @@ class ManifestLog:
         if manifest.batch < 0:
             raise ValueError(f"batch {manifest.batch} can't be committed")
         before, previous = self._before(manifest)
-        found = problems(before, manifest)
-        if found:
-            raise ValueError(f"batch {manifest.batch} must not be committed: " + "; ".join(found))
+        reasons = problems(before, manifest)
+        if reasons:
+            raise ValueError(f"batch {manifest.batch} must not be committed: " + "; ".join(reasons))
         body = msgspec.json.encode(manifest)
         envelope = _Envelope(_checksum(previous, body), previous, msgspec.Raw(body))
         name = _name(manifest.batch)
@@ -146,8 +146,8 @@ class ManifestLog:
             return self._load(batch)
         key = (self._files.root, flow)
         with _lock:
-            known = _remembered.get(key)
-        now = self._advance(known, batch) if known else None
+            remembered = _remembered.get(key)
+        now = self._advance(remembered, batch) if remembered else None
         if now is None:
             now = self._load(batch)
         if now.view.flow != flow:
@@ -175,23 +175,23 @@ class ManifestLog:
             return False
         return True
 
-    def _advance(self, known: _Remembered, batch: int) -> _Remembered | None:
+    def _advance(self, remembered: _Remembered, batch: int) -> _Remembered | None:
         """A remembered view brought forward; None if it is not on the way to `batch`."""
-        if known.view.batch > batch or known.view.batch < batch - FULL_EVERY:
+        if remembered.view.batch > batch or remembered.view.batch < batch - FULL_EVERY:
             return None
-        if known.view.batch == batch:
-            return known if self._entry(batch).checksum == known.checksum else None
+        if remembered.view.batch == batch:
+            return remembered if self._entry(batch).checksum == remembered.checksum else None
         try:
-            for following in range(known.view.batch + 1, batch + 1):
+            for following in range(remembered.view.batch + 1, batch + 1):
                 entry = self._entry(following)
-                if entry.previous != known.checksum:
+                if entry.previous != remembered.checksum:
                     return None
-                known = _Remembered(known.view.apply(entry.manifest), entry.checksum)
+                remembered = _Remembered(remembered.view.apply(entry.manifest), entry.checksum)
         except CheckpointCorruptError:
             # A process that was not needed for a while may find the way there collected. Whether
             # something is amiss shows when the view is read from the files alone.
             return None
-        return known
+        return remembered
 
     def _load(self, batch: int) -> _Remembered:
         """The view at a batch from the files alone."""
@@ -232,9 +232,9 @@ class ManifestLog:
             raise self._corrupt(batch, f"is the manifest of batch {manifest.batch}")
         return _Entry(manifest, envelope.checksum, envelope.previous)
 
-    def _corrupt(self, batch: int, found: str) -> CheckpointCorruptError:
+    def _corrupt(self, batch: int, damage: str) -> CheckpointCorruptError:
         return CheckpointCorruptError(
-            f"{self._files.path(_name(batch))} {found}. It says what batch {batch} committed, for "
+            f"{self._files.path(_name(batch))} {damage}. It says what batch {batch} committed, for "
             f"all slots. Restore the file from a copy, or start from an older checkpoint"
         )
 

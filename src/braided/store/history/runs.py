@@ -154,8 +154,8 @@ def read_run(
     except OSError as error:
         raise _corrupt(files, run, wanted, f"can't be read ({error})") from error
     if data.size != run.bytes:
-        found = f"has {data.size} bytes, not the {run.bytes} that were committed"
-        raise _corrupt(files, run, wanted, found)
+        damage = f"has {data.size} bytes, not the {run.bytes} that were committed"
+        raise _corrupt(files, run, wanted, damage)
     if digest_of(data) != run.digest:
         raise _corrupt(files, run, wanted, "is damaged: its checksum does not match")
     reader = pa.ipc.open_file(data)
@@ -232,11 +232,11 @@ def _sizes(values: list[bytes]) -> npt.NDArray[np.int64]:
 
 
 def _corrupt(
-    files: Files, run: RunFile, wanted: Container[int] | None, found: str
+    files: Files, run: RunFile, wanted: Container[int] | None, damage: str
 ) -> CheckpointCorruptError:
     slots = [slot for slot in slots_of(run) if wanted is None or slot in wanted]
     return CheckpointCorruptError(
-        f"{files.path(run.name)} {found}. It holds state of slots {_brief(slots)} as of batch "
+        f"{files.path(run.name)} {damage}. It holds state of slots {_brief(slots)} as of batch "
         f"{batch_of(run.name)}. Restore the file from a copy, or start from an older checkpoint"
     )
 

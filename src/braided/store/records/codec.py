@@ -33,7 +33,7 @@ from braided.store.records.field_types import (
     type_text,
 )
 from braided.store.records.old_records import OldRecords
-from braided.store.records.state_fields import Field, StateFields
+from braided.store.records.state_fields import Field, StateFields, Upgrade
 
 __all__ = ["StateCodec"]
 
@@ -82,7 +82,7 @@ class StateCodec(StateFields):
         self,
         operator: str,
         fields: Sequence[Field],
-        upgrade: Callable[[dict[str, Any]], Any] | None = None,
+        upgrade: Upgrade | None = None,
         history: Sequence[str] = (),
     ) -> None:
         """`history` has the descriptions of all versions, the present one last, if known."""
@@ -103,15 +103,15 @@ class StateCodec(StateFields):
 
     def at(self, history: Sequence[str]) -> StateCodec:
         """The codec for a checkpoint in which the fields have this history, the present last."""
-        known = tuple(history)
-        if len(known) <= 1 and self.version == 1:
+        versions = tuple(history)
+        if len(versions) <= 1 and self.version == 1:
             return self
-        codec = self._fitted.get(known)
+        codec = self._fitted.get(versions)
         if codec is None:
-            if not same_fields(known[-1], self.describe()):
+            if not same_fields(versions[-1], self.describe()):
                 raise ValueError(f"the history of {self.operator} does not end with its fields")
-            codec = StateCodec(self.operator, self.fields, self.upgrade, known)
-            self._fitted[known] = codec
+            codec = StateCodec(self.operator, self.fields, self.upgrade, versions)
+            self._fitted[versions] = codec
         return codec
 
     def is_unchanged(self, old: bytes, record: bytes) -> bool:
@@ -124,15 +124,15 @@ class StateCodec(StateFields):
     def _check_default(self, field: Field, info: mi.Type) -> None:
         try:
             decoded = msgspec.msgpack.decode(_encoder.encode(field.default), type=field.type)
-            found = None if decoded == field.default else misfit(info, field.default)
+            wrong = None if decoded == field.default else misfit(info, field.default)
         except Exception as error:
-            place, value = misfit(info, field.default) or ("", field.default)
-            raise self._default_refused(field, place, value, str(error)) from error
-        if found:
-            raise self._default_refused(field, *found, "")
+            path, value = misfit(info, field.default) or ("", field.default)
+            raise self._default_refused(field, path, value, str(error)) from error
+        if wrong:
+            raise self._default_refused(field, *wrong, "")
 
-    def _default_refused(self, field: Field, place: str, value: Any, why: str) -> Exception:
-        part = f" ({field.name}{place})" if place else ""
+    def _default_refused(self, field: Field, path: str, value: Any, why: str) -> Exception:
+        part = f" ({field.name}{path})" if path else ""
         return self.refused(
             field,
             f"its default {_short(value)}{part} is a {type(value).__name__} and does not fit the "
@@ -211,21 +211,21 @@ def dump(op, timers):
                 )
             value = getattr(op, field.name)
             try:
-                found = misfit(info, value)
-                if found is None and error is not None:
+                wrong = misfit(info, value)
+                if wrong is None and error is not None:
                     msgspec.msgpack.decode(_encoder.encode(value), type=field.type)
             except RecursionError:
                 raise self._unfit(field, "", value, "it is nested too deeply") from None
             except Exception as why:
                 raise self._unfit(field, "", value, str(why)) from None
-            if found:
-                raise self._unfit(field, *found, "")
+            if wrong:
+                raise self._unfit(field, *wrong, "")
         if error is not None:
             raise StateValueError(f"the state of {self.operator} can't be stored: {error}")
 
-    def _unfit(self, field: Field, place: str, value: Any, why: str) -> StateValueError:
+    def _unfit(self, field: Field, path: str, value: Any, why: str) -> StateValueError:
         return StateValueError(
-            f"{self.operator}.{field.name}{place} holds {_short(value)} of type "
+            f"{self.operator}.{field.name}{path} holds {_short(value)} of type "
             f"{type(value).__name__}, which does not fit the field's type {type_text(field.type)}"
             f"{f': {why}' if why else _hint(value)}"
         )

@@ -57,15 +57,15 @@ def numbered(
     used = [field["id"] for old in history for field in json.loads(old)["fields"]]
     fresh = max(used, default=-1) + 1
     fields = json.loads(now)["fields"]
-    kept = {field["name"] for field in fields} & last.keys()
-    claimed = {name: name for name in kept}
+    unchanged = {field["name"] for field in fields} & last.keys()
+    claimed = {name: name for name in unchanged}
     wrong = []
     for name, earlier in renames.items():
-        found = [old for old in earlier if old in last and old not in claimed.values()]
-        if name in kept or not last.keys() - set(claimed.values()):
+        candidates = [old for old in earlier if old in last and old not in claimed.values()]
+        if name in unchanged or not last.keys() - set(claimed.values()):
             continue  # renamed long ago, or simply new: nothing is lost
-        if found:
-            claimed[name] = found[0]
+        if candidates:
+            claimed[name] = candidates[0]
         else:
             said = " or ".join(map(repr, earlier))
             wrong.append(
@@ -203,30 +203,30 @@ def inexact(new: mi.Type, value: Any) -> int | None:
         items = list(value)
         for option in options:
             if isinstance(option, mi.TupleType):
-                return _found(option.item_types, items)
+                return _first_inexact(option.item_types, items)
             if isinstance(option, mi.VarTupleType | mi.ListType | mi.SetType | mi.FrozenSetType):
-                return _found([option.item_type] * len(items), items)
+                return _first_inexact([option.item_type] * len(items), items)
     if type(value) is dict:
         for option in options:
             if isinstance(option, mi.DictType):
                 inside = [option.key_type, option.value_type] * len(value)
-                return _found(inside, [part for item in value.items() for part in item])
+                return _first_inexact(inside, [part for item in value.items() for part in item])
     return None
 
 
-def _found(inside: Iterable[mi.Type], values: Iterable[Any]) -> int | None:
+def _first_inexact(inside: Iterable[mi.Type], values: Iterable[Any]) -> int | None:
     numbers = (inexact(info, value) for info, value in zip(inside, values, strict=True))
     return next((number for number in numbers if number is not None), None)
 
 
 def old_type(kind: JsonType) -> Any:
     """A type that described values decode to: dicts for records, values for Enums."""
-    made = _old_type(kind)
+    decoded = _old_type(kind)
     try:
-        msgspec.msgpack.Decoder(made)
+        msgspec.msgpack.Decoder(decoded)
     except TypeError:  # a union of classes that can't be told apart without them
         return Any
-    return made
+    return decoded
 
 
 def _old_type(kind: JsonType) -> Any:
@@ -249,8 +249,10 @@ def _old_type(kind: JsonType) -> Any:
     inside = tuple(_old_type(part) for part in parts)
     if name == "vartuple":
         return types.GenericAlias(tuple, (*inside, ...))
-    made = {"list": list, "set": set, "frozenset": frozenset, "tuple": tuple, "dict": dict}[name]
-    return types.GenericAlias(made, inside)
+    collection = {"list": list, "set": set, "frozenset": frozenset, "tuple": tuple, "dict": dict}[
+        name
+    ]
+    return types.GenericAlias(collection, inside)
 
 
 def _union(parts: Iterable[Any]) -> Any:

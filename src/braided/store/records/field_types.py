@@ -88,18 +88,18 @@ def python_type(info: mi.Type) -> type | None:
         return tuple
     if isinstance(info, mi.DataclassType | mi.NamedTupleType | mi.StructType):
         return info.cls
-    known = _SCALARS.get(type(info)) or _COLLECTIONS.get(type(info))
-    return known[1] if known else None
+    entry = _SCALARS.get(type(info)) or _COLLECTIONS.get(type(info))
+    return entry[1] if entry else None
 
 
 def classes(info: mi.Type) -> set[type]:
     """The user's classes that the type is made of."""
-    found: set[type] = set()
+    user_classes: set[type] = set()
     pending = [info]
     while pending:
         part = bare(pending.pop())
         if isinstance(part, mi.EnumType):
-            found.add(part.cls)
+            user_classes.add(part.cls)
         elif isinstance(part, mi.UnionType):
             pending.extend(part.types)
         elif isinstance(part, mi.TupleType):
@@ -108,10 +108,10 @@ def classes(info: mi.Type) -> set[type]:
             pending.extend((part.key_type, part.value_type))
         elif isinstance(part, mi.ListType | mi.SetType | mi.FrozenSetType | mi.VarTupleType):
             pending.append(part.item_type)
-        elif isinstance(part, _RECORD) and part.cls not in found:
-            found.add(part.cls)
+        elif isinstance(part, _RECORD) and part.cls not in user_classes:
+            user_classes.add(part.cls)
             pending.extend(field.type for field in part.fields)
-    return found
+    return user_classes
 
 
 def clear_caches(kinds: Iterable[type]) -> None:
@@ -256,22 +256,22 @@ def misfit(info: mi.Type, value: Any, path: str = "") -> tuple[str, Any] | None:
         fits = any(type(value) is type(v) and value == v for v in info.values)
         return None if fits else (path, value)
     if isinstance(info, mi.UnionType):
-        found = [misfit(part, value, path) for part in info.types]
-        if None in found:
+        misfits = [misfit(part, value, path) for part in info.types]
+        if None in misfits:
             return None
         # Of several ways not to fit, the one that got furthest in says most.
-        return max((f for f in found if f), key=lambda f: len(f[0]))
+        return max((f for f in misfits if f), key=lambda f: len(f[0]))
     if isinstance(info, mi.TupleType):
         if type(value) is not tuple or len(value) != len(info.item_types):
             return path, value
-        return _first_misfit(zip(info.item_types, value, _places(path, len(value)), strict=True))
+        return _first_misfit(zip(info.item_types, value, _paths(path, len(value)), strict=True))
     if isinstance(info, mi.ListType | mi.SetType | mi.FrozenSetType | mi.VarTupleType):
         if type(value) is not _COLLECTIONS[kind][1]:
             return path, value
         item, items = info.item_type, list(cast("Iterable[Any]", value))
         ordered = isinstance(value, list | tuple)
-        places = _places(path, len(items)) if ordered else [path + "{…}"] * len(items)
-        return _first_misfit((item, v, p) for v, p in zip(items, places, strict=True))
+        paths = _paths(path, len(items)) if ordered else [path + "{…}"] * len(items)
+        return _first_misfit((item, v, p) for v, p in zip(items, paths, strict=True))
     if isinstance(info, mi.DictType):
         if type(value) is not dict:
             return path, value
@@ -302,13 +302,13 @@ def _scalar_fits(kind: type[mi.Type], value: Any) -> bool:
     return type(value) is _SCALARS[kind][1]
 
 
-def _places(path: str, count: int) -> list[str]:
+def _paths(path: str, count: int) -> list[str]:
     return [f"{path}[{i}]" for i in range(count)]
 
 
 def _first_misfit(parts: Iterable[tuple[mi.Type, Any, str]]) -> tuple[str, Any] | None:
-    for info, value, place in parts:
-        found = misfit(info, value, place)
-        if found:
-            return found
+    for info, value, path in parts:
+        wrong = misfit(info, value, path)
+        if wrong:
+            return wrong
     return None

@@ -78,22 +78,22 @@ def _losses(state: StateFields, now: str, history: Sequence[str]) -> list[str]:
         return [
             f"it has none of the fields that are stored ({had}), as if it were another operator"
         ]
-    found: dict[int, str] = {}
+    losses: dict[int, str] = {}
     for version in range(len(history), 0, -1):
         where = "" if version == len(history) else f" (in records of version {version})"
         for field in json.loads(history[version - 1])["fields"]:
-            if field["id"] in today and field["id"] not in found:
+            if field["id"] in today and field["id"] not in losses:
                 name, info = today[field["id"]]
                 reason = narrows(field["type"], info)
                 if reason:
-                    found[field["id"]] = f"{name}: {reason}{where}"
-    return list(found.values())
+                    losses[field["id"]] = f"{name}: {reason}{where}"
+    return list(losses.values())
 
 
 class _OldValue(NamedTuple):
     """Where the value of a field of today comes from."""
 
-    place: int
+    position: int
     decode: Any
     decode_old: Any | None
     """Where an int became a float: as it was, to see that it is the same."""
@@ -134,13 +134,13 @@ class OldRecords:
         if version is None:
             version = self._versions[number] = self._read(number)
         try:
-            found = _decode_parts(raw[1:])
-            if len(found) != len(version.names) + 1:
+            stored = _decode_parts(raw[1:])
+            if len(stored) != len(version.names) + 1:
                 raise msgspec.DecodeError(
-                    f"{len(found) - 1} values for {len(version.names)} fields"
+                    f"{len(stored) - 1} values for {len(version.names)} fields"
                 )
-            timers = _decode_timers(found[-1])
-            self._set(op, version, found)
+            timers = _decode_timers(stored[-1])
+            self._set(op, version, stored)
         except UNREADABLE as error:
             raise CheckpointMismatchError(
                 f"a state record of {self._state.operator}, by version {number} of its fields, "
@@ -152,16 +152,16 @@ class OldRecords:
         """How the records of a version are read, from its description."""
         state = self._state
         old = self._history[number - 1]
-        places = {field["id"]: place for place, field in enumerate(old)}
+        positions = {field["id"]: position for position, field in enumerate(old)}
         names = [field["name"] for field in old]
         sources: list[_OldValue | None] = []
         for now, field, info in zip(self._history[-1], state.fields, state.infos, strict=True):
-            place = places.get(now["id"])
-            if place is None:
+            position = positions.get(now["id"])
+            if position is None:
                 sources.append(None)
                 continue
-            kind = old[place]["type"]
-            names[place] = field.name
+            kind = old[position]["type"]
+            names[position] = field.name
             if narrows(kind, info) is not None:  # for an upgrade hook, which gets it as it was
                 sources.append(None)
                 continue
@@ -169,26 +169,26 @@ class OldRecords:
             if kind != describe(info):
                 was = msgspec.msgpack.Decoder(old_type(kind)).decode
             decode = msgspec.msgpack.Decoder(field.type).decode
-            sources.append(_OldValue(place, decode, was))
-        taken = {source.place for source in sources if source is not None}
+            sources.append(_OldValue(position, decode, was))
+        taken = {source.position for source in sources if source is not None}
         others = {
-            place: msgspec.msgpack.Decoder(old_type(field["type"])).decode
-            for place, field in enumerate(old)
-            if place not in taken
+            position: msgspec.msgpack.Decoder(old_type(field["type"])).decode
+            for position, field in enumerate(old)
+            if position not in taken
         }
         clear_caches(state.classes())
         return _Version(names, sources, others)
 
-    def _set(self, op: Any, version: _Version, found: list[msgspec.Raw]) -> None:
+    def _set(self, op: Any, version: _Version, stored: list[msgspec.Raw]) -> None:
         state = self._state
         values: dict[str, Any] = {}
         for field, info, source in zip(state.fields, state.infos, version.sources, strict=True):
             if source is None:
                 continue
-            values[field.name] = source.decode(found[source.place])
+            values[field.name] = source.decode(stored[source.position])
             if source.decode_old is None:
                 continue
-            old = source.decode_old(found[source.place])
+            old = source.decode_old(stored[source.position])
             number = inexact(info, old)
             if number is not None and state.upgrade is not None:
                 values[field.name] = old
@@ -199,31 +199,31 @@ class OldRecords:
                     "change the field back, or write `upgrade`"
                 )
         if state.upgrade is not None:
-            for place, decode in version.others.items():
-                values.setdefault(version.names[place], decode(found[place]))
-            values = self._upgraded(values)
+            for position, decode in version.others.items():
+                values.setdefault(version.names[position], decode(stored[position]))
+            values = self._upgrade(values)
         for field, (default, decode) in zip(state.fields, self._defaults, strict=True):
             value = values[field.name] if field.name in values else decode(default)
             setattr(op, field.name, value)
 
-    def _upgraded(self, old: dict[str, Any]) -> dict[str, Any]:
+    def _upgrade(self, old: dict[str, Any]) -> dict[str, Any]:
         """What the user's hook makes of the fields of an older record, checked."""
         state = self._state
         assert state.upgrade is not None
         before = set(old)
         try:
-            given = state.upgrade(dict(old))
+            upgraded = state.upgrade(dict(old))
         except Exception as error:
             raise OperatorError(
                 f"{state.operator}.upgrade raised {type(error).__name__}: {error}; it was given "
                 f"{old!r:.500}"
             ) from error
-        if not isinstance(given, dict):
+        if not isinstance(upgraded, dict):
             raise StateValueError(
-                f"{state.operator}.upgrade returned {given!r:.80}; it returns a dict of fields"
+                f"{state.operator}.upgrade returned {upgraded!r:.80}; it returns a dict of fields"
             )
         fields = {field.name: info for field, info in zip(state.fields, state.infos, strict=True)}
-        for name, value in given.items():
+        for name, value in upgraded.items():
             if name in fields:
                 wrong = misfit(fields[name], value)
                 if wrong:
@@ -235,4 +235,4 @@ class OldRecords:
                 raise StateValueError(
                     f"{state.operator}.upgrade returned {name!r}, which is no field of the class"
                 )
-        return given
+        return upgraded

@@ -116,7 +116,7 @@ def _shape_of(kind: JsonType) -> Shape:
     if name in _COLLECTIONS:
         return _collection(shape_of(parts[0]), _COLLECTIONS[name])
     if name == "tuple":
-        return _by_place([(f"_{i}", part) for i, part in enumerate(parts, 1)])
+        return _by_position([(f"_{i}", part) for i, part in enumerate(parts, 1)])
     if name == "dict":
         return _JSON if is_nullable(parts[0]) else _map(shape_of(parts[0]), shape_of(parts[1]))
     if name == "ref":
@@ -125,15 +125,15 @@ def _shape_of(kind: JsonType) -> Shape:
     if layout["tag"] is not None:
         return _JSON
     if name == "namedtuple" or layout["array_like"]:
-        return _by_place(parts[1])
+        return _by_position(parts[1])
     return _by_name(parts[1])
 
 
-def _collection(item: Shape, made: Callable[[Any], Any]) -> Shape:
+def _collection(item: Shape, collect: Callable[[Any], Any]) -> Shape:
     return Shape(
         pa.list_(item.type),
         lambda value: [item.to_arrow(each) for each in value],
-        lambda value: made(item.from_arrow(each) for each in value),
+        lambda value: collect(item.from_arrow(each) for each in value),
     )
 
 
@@ -141,11 +141,11 @@ def _map(key: Shape, value: Shape) -> Shape:
     return Shape(
         pa.map_(key.type, value.type),
         lambda stored: [(key.to_arrow(k), value.to_arrow(v)) for k, v in stored.items()],
-        lambda given: {key.from_arrow(k): value.from_arrow(v) for k, v in given},
+        lambda items: {key.from_arrow(k): value.from_arrow(v) for k, v in items},
     )
 
 
-def _by_place(fields: Sequence[tuple[str, JsonType]]) -> Shape:
+def _by_position(fields: Sequence[tuple[str, JsonType]]) -> Shape:
     """A struct of what is stored as an array. One that was stored with fewer has nulls."""
     if not fields:
         return _JSON
@@ -159,9 +159,9 @@ def _by_place(fields: Sequence[tuple[str, JsonType]]) -> Shape:
             for name, shape, value in zip(names, shapes, values, strict=True)
         }
 
-    def from_arrow(given: dict[str, Any]) -> tuple[Any, ...]:
+    def from_arrow(values: dict[str, Any]) -> tuple[Any, ...]:
         return tuple(
-            shape.from_arrow(given[name]) for name, shape in zip(names, shapes, strict=True)
+            shape.from_arrow(values[name]) for name, shape in zip(names, shapes, strict=True)
         )
 
     return Shape(_struct(names, shapes), to_arrow, from_arrow)
@@ -181,12 +181,12 @@ def _by_name(fields: Sequence[tuple[str, JsonType]]) -> Shape:
             for name, shape in zip(names, shapes, strict=True)
         }
 
-    def from_arrow(given: dict[str, Any]) -> dict[str, Any]:
+    def from_arrow(values: dict[str, Any]) -> dict[str, Any]:
         # What can't be None was not there: its default takes the place.
         return {
-            name: shape.from_arrow(given[name])
-            for name, shape, known in zip(names, shapes, nullable, strict=True)
-            if known or given[name] is not None
+            name: shape.from_arrow(values[name])
+            for name, shape, may_be_none in zip(names, shapes, nullable, strict=True)
+            if may_be_none or values[name] is not None
         }
 
     return Shape(_struct(names, shapes), to_arrow, from_arrow)
@@ -228,19 +228,20 @@ class StoredFields:
         now = versions[-1]
         self.names: list[str] = [field["name"] for field in now]
         self._shapes = [shape_of(field["type"]) for field in now]
-        self._places: list[list[int | None]] = []
+        self._positions: list[list[int | None]] = []
         for fields in versions:
-            places = {_identity(field): place for place, field in enumerate(fields)}
-            self._places.append([places.get(_identity(field)) for field in now])
+            positions = {_identity(field): position for position, field in enumerate(fields)}
+            self._positions.append([positions.get(_identity(field)) for field in now])
         # Parquet has no struct without fields.
         self.type: pa.DataType = _struct(self.names, self._shapes) if now else pa.string()
 
     def read(self, raw: bytes) -> tuple[tuple[Any, ...], tuple[int, ...]]:
         """The values of a record, ready for Arrow, and its timers (ms)."""
-        if not 1 <= raw[0] <= len(self._places):
+        if not 1 <= raw[0] <= len(self._positions):
             raise CheckpointVersionError(
                 f"a state record of operator {self._operator!r} has version {raw[0]}, the "
-                f"checkpoint knows {len(self._places)}; use the Braided that wrote it, or a newer"
+                f"checkpoint knows {len(self._positions)}; use the Braided that wrote it, or a "
+                "newer"
             )
         try:
             *stored, timers = _decode(raw[1:])
@@ -249,8 +250,8 @@ class StoredFields:
                 f"a state record of operator {self._operator!r} can't be read: {error}"
             ) from None
         values = []
-        for index, place in enumerate(self._places[raw[0] - 1]):
-            value = None if place is None else stored[place]
+        for index, position in enumerate(self._positions[raw[0] - 1]):
+            value = None if position is None else stored[position]
             try:
                 values.append(self._shapes[index].to_arrow(value))
             except Exception as error:

@@ -172,21 +172,21 @@ class Opener:
         backwards: list[Update] = []
         forwards: dict[int, _Target] = {}
         for slot, address in list(left.items()):
-            found = cached.get(address)
-            if found is None:
+            entry = cached.get(address)
+            if entry is None:
                 continue
-            if found.tag.digest == self._view.head(slot):
-                opened[slot] = Opened(found.tag, found.image)
+            if entry.tag.digest == self._view.head(slot):
+                opened[slot] = Opened(entry.tag, entry.image)
                 del left[slot]
                 continue
-            way = self._way(slot, found.tag.digest)
-            undo = found.undo() if way is None else None
+            way = self._way(slot, entry.tag.digest)
+            undo = entry.undo() if way is None else None
             if undo is not None and self._way(slot, undo.previous.digest) is not None:
-                backwards.append(_rollback(address, found.tag, undo))
+                backwards.append(_rollback(address, entry.tag, undo))
                 self.tally.rolled_back.add(slot)
             elif slot not in tried:  # once: reading a chain again and again helps nobody
                 tried.add(slot)
-                forwards[slot] = self._forward(slot, address, found, way)
+                forwards[slot] = self._forward(slot, address, entry, way)
         cache.write(backwards)
         self._replay_into(cache, forwards)
 
@@ -202,8 +202,8 @@ class Opener:
     def _from_nothing(self, slot: int) -> _Way:
         return _Way("", False, list(self._view.links(slot))[::-1])
 
-    def _forward(self, slot: int, address: bytes, found: Cached, way: _Way | None) -> _Target:
-        target = _Target(address, found, way or self._from_nothing(slot))
+    def _forward(self, slot: int, address: bytes, cached: Cached, way: _Way | None) -> _Target:
+        target = _Target(address, cached, way or self._from_nothing(slot))
         if target.rebuild and slot not in self.tally.rolled_back:
             self.tally.rebuilt.add(slot)
         else:

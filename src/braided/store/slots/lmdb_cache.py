@@ -63,19 +63,19 @@ def host_directory(base: Path, flow: str) -> Path:
     To be asked on the host that uses it, not on the driver for all of them.
     """
     # A directory of our own, in which everything is ours to delete: base may be /tmp.
-    own = Path(base) / "braided-cache"
+    directory = Path(base) / "braided-cache"
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         # Nothing says when the host was started: share with nobody, outlive nothing.
-        return own / f"process-{uuid.uuid4().hex}" / flow
+        return directory / f"process-{uuid.uuid4().hex}" / flow
     # A disk that can't be written costs the cache, which says so itself, and not the query.
     with contextlib.suppress(OSError):
-        own.mkdir(parents=True, exist_ok=True)
-        for other in own.iterdir():
+        directory.mkdir(parents=True, exist_ok=True)
+        for other in directory.iterdir():
             if other.name != f"boot-{boot}":
                 shutil.rmtree(other, ignore_errors=True)
-    return own / f"boot-{boot}" / flow
+    return directory / f"boot-{boot}" / flow
 
 
 def claim(directory: Path, root: str) -> None:
@@ -162,10 +162,10 @@ def _allocate(lock: Path) -> None:
     Never an existing one: to close it would take away the locks that this process has on it.
     """
     if not lock.exists():
-        made = lock.with_suffix(".new")
-        with open(made, "wb") as file:
+        new = lock.with_suffix(".new")
+        with open(new, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, LOCK_BYTES)
-        made.rename(lock)
+        new.rename(lock)
 
 
 # (process, directory, environment) -> handle. The process is part of the key because a forked
@@ -185,7 +185,7 @@ class Cache:
         self.errors = 0
 
     def read(self, addresses: Iterable[bytes]) -> dict[bytes, Cached]:
-        found: dict[bytes, Cached] = {}
+        cached: dict[bytes, Cached] = {}
         for number, group in _by_environment(addresses, lambda address: address):
             with self._guarded(number):
                 image = LmdbImage(self._open(number).lmdb.begin())
@@ -193,8 +193,8 @@ class Cache:
                 for address in group:
                     record = get(address + _TAG)
                     tag = EMPTY if record is None else _decode_tag(record)
-                    found[address] = Cached(tag, image, _undo_reader(image, address))
-        return found
+                    cached[address] = Cached(tag, image, _undo_reader(image, address))
+        return cached
 
     def write(self, updates: Iterable[Update]) -> set[bytes]:
         written: set[bytes] = set()
@@ -270,8 +270,8 @@ class Cache:
 
 def _forget_oldest() -> None:
     """Lets handles go that were not used for longest. Those in use live on in their images."""
-    own = [key for key in _handles if key[0] == os.getpid()]
-    for key in own[: max(0, len(own) - HANDLES_KEPT)]:
+    handles = [key for key in _handles if key[0] == os.getpid()]
+    for key in handles[: max(0, len(handles) - HANDLES_KEPT)]:
         del _handles[key]
 
 

@@ -84,32 +84,32 @@ class SlotState:
         low, high = bisect_left(order, start[cut:]), len(order)
         if end.startswith(self.address):
             high = bisect_left(order, end[cut:])
-        own = [(suffix, self._new[suffix]) for suffix in order[low:high]]
-        return _merge(self._stored(start, end), own)
+        written = [(suffix, self._new[suffix]) for suffix in order[low:high]]
+        return _merge(self._stored(start, end), written)
 
-    def scan_over(self, prefix: bytes, own: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    def scan_over(self, prefix: bytes, written: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """What `scan` gives, for one who knows which suffixes the task has written there.
 
         To find them out costs a sort of all that the task has written, too much to do per key.
         """
         start, end = self.address + prefix, after(self.address + prefix)
-        return _merge(self._stored(start, end), [(suffix, self._new[suffix]) for suffix in own])
+        return _merge(self._stored(start, end), [(suffix, self._new[suffix]) for suffix in written])
 
     def few_over(
-        self, prefix: bytes, own: Collection[bytes], count: int
+        self, prefix: bytes, written: Collection[bytes], count: int
     ) -> list[tuple[bytes, bytes]]:
         """What `scan_over` gives, where it is known that there are but a few, and how many."""
         new = self._new
-        found = {suffix: value for suffix in own if (value := new[suffix]) is not None}
-        if len(found) < count:
+        items = {suffix: value for suffix in written if (value := new[suffix]) is not None}
+        if len(items) < count:
             start = self.address + prefix
             # Of what is stored, that which the task has not written itself.
-            found |= {
+            items |= {
                 suffix: value
                 for suffix, value in self._listed(start, after(start))
                 if suffix not in new
             }
-        return sorted(found.items())
+        return sorted(items.items())
 
     def records(self) -> Iterator[tuple[bytes, bytes]]:
         """The keys that have a record, with their records, in the order in which they lie."""
@@ -202,21 +202,21 @@ def _closed() -> Opened:
 
 
 def _merge(
-    stored: Iterator[tuple[bytes, bytes]], own: list[tuple[bytes, bytes | None]]
+    stored: Iterator[tuple[bytes, bytes]], written: list[tuple[bytes, bytes | None]]
 ) -> Iterator[tuple[bytes, bytes]]:
     """What is stored (by address + suffix) with a task's own changes (by suffix) over it."""
     position = 0
     for key, value in stored:
         suffix = key[4:]
-        while position < len(own) and own[position][0] < suffix:
-            yield from _present(own[position])
+        while position < len(written) and written[position][0] < suffix:
+            yield from _present(written[position])
             position += 1
-        if position < len(own) and own[position][0] == suffix:
-            yield from _present(own[position])
+        if position < len(written) and written[position][0] == suffix:
+            yield from _present(written[position])
             position += 1
         else:
             yield suffix, value
-    for item in own[position:]:
+    for item in written[position:]:
         yield from _present(item)
 
 

@@ -74,13 +74,13 @@ class Declared(msgspec.Struct, frozen=True):
 def evolved(operator: str, now: Declared, history: Sequence[str]) -> tuple[str, ...]:
     """All versions, the one of now last; refuses a change that stored values do not fit."""
     last = Declared.read(history[-1])
-    known = {each.name: each for each in (*last.variables, *last.kept)}
-    gone = [known.pop(name).number for name in now.deleted if name in known]
+    earlier = {each.name: each for each in (*last.variables, *last.kept)}
+    gone = [earlier.pop(name).number for name in now.deleted if name in earlier]
     used = [each.number for old in map(Declared.read, history) for each in old.variables]
     fresh = max([*used, *last.retired], default=-1) + 1
     variables = []
     for variable in now.variables:
-        before = known.pop(variable.name, None)
+        before = earlier.pop(variable.name, None)
         if before is None:
             number, fresh = fresh, fresh + 1
         else:
@@ -88,19 +88,19 @@ def evolved(operator: str, now: Declared, history: Sequence[str]) -> tuple[str, 
             for each in _versions(number, history):
                 _check(operator, each, variable)
         variables.append(msgspec.structs.replace(variable, number=number))
-    made = Declared(
+    description = Declared(
         variables=tuple(variables),
         retired=(*last.retired, *gone),
-        kept=tuple(known.values()),
+        kept=tuple(earlier.values()),
     ).describe()
-    if made == history[-1]:
+    if description == history[-1]:
         return tuple(history)
     if len(history) == _VERSIONS_MAX:
         raise CheckpointMismatchError(
             f"the state variables of processor {operator!r} have changed {_VERSIONS_MAX} times in "
             "this checkpoint, which is as often as it can tell apart; use a new checkpointLocation"
         )
-    return (*history, made)
+    return (*history, description)
 
 
 def _versions(number: int, history: Sequence[str]) -> list[Declaration]:

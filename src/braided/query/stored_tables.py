@@ -1,0 +1,31 @@
+"""Routing tables as manifests hold them, and back: the only place that knows both forms."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from braided.control.routing.table import Pin, RoutingTable
+from braided.store.history.manifest import OperatorVersion, PinnedKey, encode_table
+
+__all__ = ["StoredTable", "stored_table", "table_of"]
+
+
+class StoredTable(NamedTuple):
+    """What a manifest has of a table, beside its epoch and the number of its channels."""
+
+    slots: str
+    pins: tuple[PinnedKey, ...]
+
+
+def stored_table(table: RoutingTable) -> StoredTable:
+    pins = tuple(PinnedKey(pin.key, pin.hash, pin.check, pin.slot) for pin in table.pins)
+    return StoredTable(encode_table(table.slots), pins)
+
+
+def table_of(operator: OperatorVersion) -> RoutingTable:
+    """The table that was in effect at a version."""
+    pins = tuple(Pin(pin.key, pin.hash, pin.check, pin.slot) for pin in operator.pins)
+    slots = operator.table.astype(np.int32)
+    return RoutingTable(operator.epoch, operator.channels, slots, pins)
