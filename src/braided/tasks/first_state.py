@@ -16,7 +16,7 @@ from pyspark.sql import Row
 
 from braided.store.durable.files import Files
 from braided.store.history.runs import SNAP_SUFFIX, RunFile, write_run
-from braided.store.slots.keys import timer_ms
+from braided.store.slots.keys import RECORD, RECORD_LONG, TIMER, timer_ms
 
 __all__ = ["RUN_SCHEMA", "FirstState", "first_state_of", "write_snapshot"]
 
@@ -49,9 +49,9 @@ def write_snapshot(root: str, path: str, slots: dict[int, dict[bytes, bytes]]) -
     due = {
         slot: min(timers)
         for slot, content in slots.items()
-        if (timers := [timer_ms(place) for place in content if place[:1] == b"t"])
+        if (timers := [timer_ms(place) for place in content if place[:1] == TIMER])
     }
-    keys = sum(place[:1] in b"kK" for place in places)
+    keys = sum(place[:1] in (RECORD, RECORD_LONG) for place in places)
     values = [run.name, run.digest, run.bytes, run.slots, keys, size, json.dumps(due)]
     names = ["name", "digest", "bytes", "slots", "keys", "size", "due"]
     return pa.RecordBatch.from_arrays([pa.array([value]) for value in values], names=names)

@@ -15,12 +15,12 @@ from braided.operator.definition import Operator, state_codec
 from braided.store.durable.files import checkpoint_files
 from braided.store.history.manifest_log import Manifests
 from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import KeyCodec, unwrap
+from braided.store.slots.keys import RECORD, RECORD_LONG, KeyCodec, unwrap
 from braided.tasks.rows import RowFactory
 
 __all__ = ["newest_batch", "state_of"]
 
-_RECORDS = (b"k", b"K")
+_RECORDS = (RECORD, RECORD_LONG)
 
 
 def newest_batch(checkpoint: str | Path) -> int:
