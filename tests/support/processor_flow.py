@@ -25,6 +25,7 @@ from braided.store.history.manifest import OperatorMeta
 from braided.store.history.manifest_log import Manifests
 from braided.store.slots.channel_state import ChannelState, Limits
 from braided.store.slots.keys import KeyCodec
+from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.packing import PackedProgram
@@ -136,7 +137,7 @@ class ProcessorFlow:
             order=2,
             keep_order=False,
         )
-        task = ProcessorRun(spec, self.program, batch, 0)
+        task = ProcessorRun(Channel.open(spec, NAME, batch, 0), self.program)
         rows = sorted(rows, key=lambda row: (self._slot(row[0]), str(row[0])))
         parts = [self._chunk(rows[i : i + chunk]) for i in range(0, len(rows), chunk)]
         given = [row for out in task.process(iter(parts)) for row in out.to_pylist()]

@@ -49,7 +49,7 @@ class HeavyKeys:
             before = self._rows.get(key, (0, 0))[1]
             self._rows[key] = int(places[run]), before + int(lengths[run])
 
-    def found(self, rows: int) -> tuple[KeyRows, ...]:
+    def heaviest(self, rows: int) -> tuple[KeyRows, ...]:
         """The heaviest of a channel that had so many rows, heaviest first."""
         least = max(2.0, LEAST_SHARE * rows)
         heavy = [

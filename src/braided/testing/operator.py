@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 from braided.control.routing.table import RoutingTable
 from braided.errors import DefinitionError
 from braided.kinds.operator.step import continued_fields
-from braided.kinds.operator.task import run_of
+from braided.kinds.operator.task import begin_run
 from braided.operator.definition import Operator, state_codec
 from braided.operator.times import as_datetime, as_ms
 from braided.query.checkpoint import fit
@@ -39,7 +39,7 @@ from braided.store.history.manifest import OperatorMeta, View
 from braided.store.history.manifest_log import Manifests
 from braided.store.records.codec import CODEC
 from braided.store.slots.channel_state import ChannelState, Limits
-from braided.store.slots.keys import record_key, unwrap
+from braided.store.slots.keys import RECORD, RECORD_LONG, record_key, unwrap
 from braided.tasks.outcome import Outcome
 from braided.tasks.output import OutputEncoder
 from braided.tasks.spec import BatchSpec, TaskSpec
@@ -149,7 +149,7 @@ class OperatorHarness:
         stored = [
             unwrap(suffix, value)[0]
             for slot in range(SLOTS)
-            for kind in (b"k", b"K")
+            for kind in (RECORD, RECORD_LONG)
             for suffix, value in state.slot(slot).scan(kind)
         ]
         return list(program.key_rows.rows_of(program.keys.decode_batch(stored)))
@@ -227,7 +227,7 @@ class OperatorHarness:
             keep_order=True,
             divert=self._divert,
         )
-        run = run_of(spec)(spec, program, batch, 0)
+        run = begin_run(spec, program, batch, 0)
         try:
             chunks = list(run.process(iter([chunk_of(program, rows, SLOTS)] if rows else [])))
         except BaseException:
