@@ -35,6 +35,7 @@ class Cut:
         self._rest: pa.RecordBatch | None = None
 
     def through(self) -> Iterator[pa.RecordBatch]:
+        """The rows that the task is to process, up to the limit."""
         if self._limit is None:
             yield from self._chunks
             return
@@ -65,16 +66,16 @@ def write_carry(df: DataFrame, root: str, name: str, operator: str) -> CarryFile
         if first is None:
             return
         file = f"{name}-{uuid.uuid4().hex[:12]}"
-        made = _write(Files(root), file, operator, itertools.chain([first], kept))
-        columns = [[made.name], [made.digest], [made.rows]]
+        carry = _write(Files(root), file, operator, itertools.chain([first], kept))
+        columns = [[carry.name], [carry.digest], [carry.rows]]
         yield pa.RecordBatch.from_arrays(list(map(pa.array, columns)), ["name", "digest", "rows"])
 
-    found = df.mapInArrow(write, "name string, digest string, rows long").collect()
-    return CarryFile(operator=operator, **found[0].asDict()) if found else None
+    written = df.mapInArrow(write, "name string, digest string, rows long").collect()
+    return CarryFile(operator=operator, **written[0].asDict()) if written else None
 
 
 def _write(files: Files, name: str, operator: str, chunks: Iterator[pa.RecordBatch]) -> CarryFile:
-    """Rows pass through; a file may be larger than memory."""
+    """Writes rows as they come, because a carry may be larger than memory."""
     rows, digest = 0, hashlib.blake2b(digest_size=16)
     first = next(chunks)
     with files.writer(name) as write:
@@ -87,7 +88,7 @@ def _write(files: Files, name: str, operator: str, chunks: Iterator[pa.RecordBat
 
 
 class _Sink:
-    """What Arrow writes to; every piece goes to all takers."""
+    """What Arrow writes to: every piece goes to all takers, so that the digest costs no reading."""
 
     closed = False
 

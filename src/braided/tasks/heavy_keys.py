@@ -1,6 +1,6 @@
 """The keys that have most of a channel's rows.
 
-Rows reach a task sorted by key, so a key's rows are one run, and how long it is is known without
+Rows reach a task sorted by key, so a key's rows are one run, whose length is known without
 counting. Only runs at the edges of a chunk can go on in the next one. So the heaviest keys are
 found exactly, by looking at lengths of runs and not at rows, where a sketch would estimate them.
 """
@@ -24,7 +24,7 @@ LEAST_SHARE = 0.05
 
 
 class HeavyKeys:
-    """Adds chunks of one channel, in their order; tells its heaviest keys."""
+    """Is given the chunks of one channel in their order, and tells its heaviest keys."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, tuple[int, int]] = {}
