@@ -15,8 +15,8 @@ from braided.errors import OperatorError
 from braided.kinds.aggregate.program import AggregateProgram
 from braided.kinds.aggregate.run import AggregateRun, AggregateSpec
 from braided.query.commit import manifest_of
-from braided.store.aggregates.columns import COLUMNS
 from braided.store.aggregates.merge import Part
+from braided.store.codec_names import COLUMNS
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.manifest_log import ManifestLog

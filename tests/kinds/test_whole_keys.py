@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -28,6 +28,7 @@ from braided.tasks.channel import Channel as TaskChannel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.reports import ChannelReport
 from braided.tasks.spec import BatchSpec, TaskSpec
+from support.cases import cases
 
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])
 OUTPUT = StructType([StructField("k", StringType()), StructField("n", LongType())])
@@ -137,6 +138,7 @@ def _batch(draw: st.DrawFn, values: st.SearchStrategy[int]) -> list[pa.RecordBat
 
 
 @pytest.mark.parametrize("operator", [ByRow, ByTable, Returns])
+@settings(max_examples=cases(40))
 @given(batches=st.lists(_batch(_values), min_size=1, max_size=4))
 def test_the_short_way_gives_the_same_output_state_and_report(
     operator: Any, batches: list[list[pa.RecordBatch]]
@@ -149,6 +151,7 @@ def test_the_short_way_gives_the_same_output_state_and_report(
 
 
 @pytest.mark.parametrize("operator", [ByRow, ByTable])
+@settings(max_examples=cases(50))
 @given(chunks=_batch(st.sampled_from([WRONG, UNSTORABLE, *range(10, 40)])))
 def test_errors_are_the_same_on_the_short_way(operator: Any, chunks: list[pa.RecordBatch]) -> None:
     with tempfile.TemporaryDirectory() as short, tempfile.TemporaryDirectory() as long:
