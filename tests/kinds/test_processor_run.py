@@ -23,7 +23,7 @@ from braided.kinds.processor.contents import ProcessorContents, variables_type
 from braided.kinds.processor.handle import DriverHandle
 from braided.store.durable.files import Files
 from braided.tasks.output import OutputEncoder
-from support.processor_flow import ProcessorFlow
+from support.processors.flow import ProcessorFlow
 
 OUT = "k string, n long, said string"
 
