@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test fuzz check bench clean
+.PHONY: help setup demo quick test fuzz check bench clean
 
 help:  ## Lists these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,12 +18,15 @@ help:  ## Lists these targets
 setup: $(STAMP)  ## Creates .venv with everything in it and sees that Java 17 or newer is there
 	@scripts/java.sh
 
-$(STAMP): pyproject.toml constraints.txt scripts/venv.sh
+$(STAMP): pyproject.toml constraints.txt scripts/venv.sh $(wildcard scripts/spark-conf/*)
 	@PYTHON='$(PYTHON)' scripts/venv.sh
 	@touch $@
 
 demo: setup  ## Runs an elastic pipeline on local Spark, about a minute: start here
 	@$(BIN)/braided demo
+
+quick: check  ## Checks the code and runs the tests that need no Spark, within a minute: the inner loop
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m 'not spark and not kill' $(PYTEST_ARGS)
 
 test: check  ## Checks the code, then runs all tests; PYTEST_ARGS='-k rescale' picks some
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)

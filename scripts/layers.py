@@ -36,13 +36,14 @@ FACE = f"{PACKAGE} (its face)"
 MAY_IMPORT: dict[str, str] = {
     "errors": "",
     "failpoints": "",
+    "release": "",
     "store": "errors failpoints",
     "control": "",
     "sim": "control",
     "options": "errors control",
     "operator": "errors store",
     "dict_functions": "errors operator",
-    "spark": "errors store",
+    "spark": "errors release store",
     "tasks": "errors failpoints store control spark",
     "flow": "errors store control spark tasks",
     "kinds": "errors failpoints store control operator spark tasks flow",
@@ -53,10 +54,10 @@ MAY_IMPORT: dict[str, str] = {
     "api": "errors store control options operator dict_functions spark tasks flow kinds sinks"
     " inspect query",
     "testing": "errors failpoints store control operator spark tasks flow kinds query api",
-    FACE: "errors operator dict_functions api testing",
+    FACE: "errors release operator dict_functions api testing",
     "workloads": "operator",
-    "bench": f"errors control sim operator {PACKAGE}",
-    "cli": f"errors store control sim kinds inspect api workloads bench {PACKAGE}",
+    "bench": f"errors control sim operator spark {PACKAGE}",
+    "cli": f"errors store control sim spark kinds inspect api workloads bench {PACKAGE}",
 }
 """Each package and module of the top level, low to high, and what it may import."""
 
@@ -66,6 +67,7 @@ SPARK_VALUES = ("pyspark.sql.Row", "pyspark.sql.types")
 PURE: dict[str, tuple[str, ...]] = {
     "errors": (),
     "failpoints": (),
+    "release": (),
     "store": (),
     "control": (),
     "sim": (),

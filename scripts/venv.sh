@@ -36,3 +36,8 @@ echo "Installing Braided and what it needs into .venv (the first time takes some
     }
     /^Installing collected/ { print "  unpacking"; fflush() }
   '
+
+# Spark reads conf/ in its home before it says anything.
+home=$(.venv/bin/python -c 'import pyspark; print(pyspark.__path__[0])')
+mkdir -p "$home/conf"
+cp scripts/spark-conf/* "$home/conf/"

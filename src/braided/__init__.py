@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from braided.release import VERSION
+
 if TYPE_CHECKING:
     from braided.api.connect import connect
     from braided.api.dead_letters import deadLetters
@@ -35,7 +37,7 @@ __all__ = [
     "stream",
 ]
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOME = {
     "BraidedError": "braided.errors",

@@ -5,6 +5,7 @@ BraidedError
 │   ├── OperatorDefinitionError    the Operator class itself
 │   ├── OptionError                an option's name or value
 │   └── UnsupportedError           a call that has no meaning on a keyed, per-batch stream
+├── WorkerPythonError          set PYSPARK_PYTHON: Spark's workers can't run Braided's tasks
 ├── QueryStoppedError          start the query again: it runs no more
 ├── CheckpointError            look at the checkpoint: the query refuses to touch it
 │   ├── CheckpointMismatchError    it belongs to another flow, or the flow has changed
@@ -45,6 +46,7 @@ __all__ = [
     "StateValueError",
     "UnsupportedError",
     "WorkerLostError",
+    "WorkerPythonError",
 ]
 
 
@@ -66,6 +68,10 @@ class OptionError(DefinitionError, ValueError):
 
 class UnsupportedError(DefinitionError, NotImplementedError):
     """A call that has no meaning, or no support, where it stands in a flow."""
+
+
+class WorkerPythonError(BraidedError, RuntimeError):
+    """Spark's workers run a Python that can't run Braided's tasks; nothing was started."""
 
 
 class QueryStoppedError(BraidedError, RuntimeError):

@@ -20,7 +20,7 @@ from braided.sim import SCENARIOS
 from braided.sim.arrivals import Spike
 from braided.sim.cluster import Cluster, SimFlow, SimOperator, simulate
 from braided.sim.keys import Zipf
-from braided.sim.replay import recorded, replay
+from braided.sim.replay import read_recording, replay
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_log_is_replayed_with_another_policy(
 
 def test_a_replay_of_the_same_policies_comes_near_to_what_was(log: Path) -> None:
     with log.open("rb") as lines:
-        recording = recorded(read(lines))
+        recording = read_recording(read(lines))
     settings = Settings(scale=Off(), balance=Static(), limits=Limits(channels_max=4))
     summary = replay(recording, settings).summary()
     assert float(summary["latency_s"]) == pytest.approx(recording.latency_s, rel=0.4)
@@ -141,7 +141,7 @@ def test_an_unknown_scenario_is_answered_with_the_known_ones(
 def test_simulating_does_not_import_spark() -> None:
     code = (
         "import sys\n"
-        "from braided.cli import simulate as commands\n"
+        "from braided.cli.simulate import simulate_command\n"
         "assert 'pyspark' not in sys.modules and 'py4j' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from braided.control.policies.balancers import (
@@ -20,6 +20,7 @@ from braided.control.registry import balance_policy, policy_names
 from braided.control.routing.balance import channel_loads, imbalance
 from braided.control.routing.ring import ring
 from braided.control.routing.table import Loads, RoutingTable, moves
+from support.cases import cases
 from support.operator_views import view
 from support.routing_tables import tables_with_load
 
@@ -27,6 +28,7 @@ POLICIES = [balance_policy(name) for name in policy_names()["balance"]]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: type(p).__name__)
+@settings(max_examples=cases(50))
 @given(tables_with_load(), st.integers(1, 14))
 def test_every_slot_has_one_channel_and_the_answer_is_always_the_same(
     policy: BalancePolicy, given_table: tuple[RoutingTable, Loads], channels: int
@@ -41,6 +43,7 @@ def test_every_slot_has_one_channel_and_the_answer_is_always_the_same(
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: type(p).__name__)
+@settings(max_examples=cases(50))
 @given(tables_with_load(), st.integers(1, 14))
 def test_asked_again_it_moves_nothing(
     policy: BalancePolicy, given_table: tuple[RoutingTable, Loads], channels: int
@@ -58,6 +61,7 @@ def test_asked_again_it_moves_nothing(
 
 
 @pytest.mark.parametrize("policy", [Elasticutor(), Elasticutor(1.05), Rc()])
+@settings(max_examples=cases(50))
 @given(tables_with_load(), st.integers(1, 14))
 def test_balance_is_within_what_the_largest_slot_allows(
     policy: Elasticutor | Rc, given_table: tuple[RoutingTable, Loads], channels: int

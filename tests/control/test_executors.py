@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braided.control.routing.balance import channel_loads
-from braided.control.routing.executors import Layout, balance_within, divided, reshaped, resized
+from braided.control.routing.executors import (
+    Layout,
+    balance_within,
+    divide_channels,
+    reshape,
+    resize,
+)
 from braided.control.routing.table import Loads, RoutingTable, moves
 
 
@@ -30,7 +36,7 @@ def test_channels_are_named_anew_only_where_the_total_shrinks(
     layout, _ = given_layout
     size = len(layout.channels)
     counts = data.draw(st.lists(st.integers(1, 6), min_size=size, max_size=size))
-    after, renamed = resized(layout, counts)
+    after, renamed = resize(layout, counts)
     assert [len(own) for own in after.channels] == counts
     assert after.bounds == layout.bounds
     for old, new in renamed.items():
@@ -48,7 +54,7 @@ def test_the_busiest_executor_is_as_idle_as_can_be(
 ) -> None:
     layout, load = given_layout
     loads = layout.loads(load)
-    counts = divided(loads, loads.size + more)
+    counts = divide_channels(loads, loads.size + more)
     assert sum(counts) == loads.size + more
     assert min(counts) >= 1
     worst = max(loads / counts)
@@ -66,7 +72,7 @@ def test_every_slot_ends_on_a_channel_of_its_executor(
     size = layout.bounds[-1]
     table = layout.table() if at_home else RoutingTable.initial(size, layout.total)
     after = balance_within(layout, table, load, theta)
-    assert layout.is_home(after.slots).all()
+    assert layout.is_within(after.slots).all()
     assert after.channels == layout.total
     # No channel is above what theta or the largest slot allows in some executor.
     allowed = []
@@ -101,7 +107,7 @@ def test_an_executor_that_outgrows_a_host_is_split_where_its_load_is_halved() ->
     layout = Layout.even(100, 2, 20)
     load = np.full(100, 0.125)
     load[:10] = 1.0
-    after, reasons = reshaped(layout, load, host_channels=8)
+    after, reasons = reshape(layout, load, host_channels=8)
     assert after.bounds == (0, 8, 50, 100)
     assert [len(own) for own in after.channels] == [5, 5, 10]
     assert "split at 8" in reasons[0]
@@ -110,10 +116,10 @@ def test_an_executor_that_outgrows_a_host_is_split_where_its_load_is_halved() ->
 def test_neighbours_with_little_to_do_are_merged_and_not_split_again() -> None:
     layout = Layout.even(100, 10, 20)
     load = np.full(100, 0.05)
-    after, reasons = reshaped(layout, load, host_channels=8)
+    after, reasons = reshape(layout, load, host_channels=8)
     assert 1 < len(after.channels) < 10
     assert reasons
-    again, more = reshaped(after, load, host_channels=8)
+    again, more = reshape(after, load, host_channels=8)
     assert again == after
     assert not more
 
@@ -124,6 +130,6 @@ def test_layouts_that_can_not_be_are_refused() -> None:
     with pytest.raises(ValueError, match="one executor"):
         Layout((0, 2, 4), ((0,), (0,)))
     with pytest.raises(ValueError, match="need a channel each"):
-        divided(np.ones(3), 2)
+        divide_channels(np.ones(3), 2)
     with pytest.raises(ValueError, match="undo each other"):
-        reshaped(Layout.even(4, 2, 2), np.ones(4), 8, split=1.0, merge=0.6)
+        reshape(Layout.even(4, 2, 2), np.ones(4), 8, split=1.0, merge=0.6)

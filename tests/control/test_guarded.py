@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from braided.control.events import encode, read
-from braided.control.guarded import Guard, GuardedBalance, GuardedScale
+from braided.control.policies.guarded import Guard, GuardedBalance, GuardedScale
 from braided.control.policy import Limits, Wish
 from braided.control.routing.table import RoutingTable
 from support.operator_views import flow, view

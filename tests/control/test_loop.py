@@ -20,9 +20,9 @@ from braided.control.events import (
     Measured,
     Planned,
     encode,
-    packed,
+    pack_loads,
     read,
-    unpacked,
+    unpack_loads,
 )
 from braided.control.loop import Controller, Cycle
 from braided.control.measure.view import (
@@ -343,10 +343,10 @@ def test_the_log_can_be_read_back_and_a_torn_last_line_is_passed_over() -> None:
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40))
 def test_loads_are_packed_to_within_a_part_of_the_highest(values: list[float]) -> None:
     load = np.array(values)
-    error = np.abs(unpacked(packed(load)) - load)
+    error = np.abs(unpack_loads(pack_loads(load)) - load)
     assert error.max() <= load.max() / 65535 * 0.51
     with pytest.raises(EventLogError):
-        unpacked("nothing")
+        unpack_loads("nothing")
 
 
 def test_numbers_that_json_does_not_have_are_not_in_the_log() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braided.control.hot_keys import free_slot
-from braided.control.routing.pins import hash_slot, moved_keys, pinned, unpinned
+from braided.control.routing.pins import hash_slot, moved_keys, pin_key, unpin_key
 from braided.control.routing.table import Pin, RoutingTable
 from support.operator_views import view
 
@@ -36,9 +36,9 @@ def test_a_key_that_moves_leaves_the_slot_it_was_in_for_one_of_the_same_channel(
         before = table
         table = table.next(chance.integers(0, 3, SLOTS))
         if slot is None:
-            table = unpinned(table, key.key, before.epoch + 1)
+            table = unpin_key(table, key.key, before.epoch + 1)
         else:
-            table = pinned(table, Pin(key.key, key.hash, key.check, slot), before.epoch + 1)
+            table = pin_key(table, Pin(key.key, key.hash, key.check, slot), before.epoch + 1)
         moved = moved_keys(before, table)
         assert {(m.key, m.donor, m.taker) for m in moved} == {
             (k.key, slot_of(before, k), slot_of(table, k))
@@ -59,7 +59,7 @@ def test_a_key_never_moves_between_two_channels_at_once() -> None:
 
 def test_pins_stay_through_every_change_of_the_table() -> None:
     pin = Pin(b"hot", hash=2, check=0, slot=5)
-    table = pinned(RoutingTable.initial(SLOTS, 2), pin, 1)
+    table = pin_key(RoutingTable.initial(SLOTS, 2), pin, 1)
     assert table.next(np.zeros(SLOTS, dtype=int), 4).pins == (pin,)
     assert table != RoutingTable(table.epoch, table.channels, table.slots)
     with pytest.raises(ValueError, match="slot that is not there"):

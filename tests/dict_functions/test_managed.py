@@ -28,6 +28,7 @@ import braided
 from braided.errors import OperatorDefinitionError, OutputSchemaError, StateValueError
 from braided.kinds.operator.runtime import OperatorRuntime
 from braided.operator.definition import Operator, state_codec
+from support.cases import cases
 from support.managed_functions import FUNCTIONS, Level, Make
 
 INPUT = Row("id", "kind", "value", "tags")
@@ -88,7 +89,7 @@ ROWS = st.lists(
 
 
 @pytest.mark.parametrize("make", FUNCTIONS, ids=lambda make: make.__name__)
-@settings(max_examples=40)
+@settings(max_examples=cases(40))
 @given(rows=ROWS, cuts=st.lists(st.integers(0, 40), max_size=4))
 def test_a_managed_function_does_what_the_plain_one_does(
     make: Make, rows: list[Any], cuts: list[int]

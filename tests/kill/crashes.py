@@ -134,7 +134,6 @@ class Scene:
         environment = {
             **os.environ,
             "PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT / 'tests'}",
-            "PYSPARK_PYTHON": sys.executable,
             "BRAIDED_FAILPOINT": point,
             "BRAIDED_FAILPOINT_COUNT": str(self._path("count")),
             **(more or {}),

@@ -20,8 +20,6 @@ from kill.branches import SINKS, expected
 from kill.crashes import Progress, Scene
 from kill.oracle import InputRow, TotalsRow, random_batches, totals
 
-pytestmark = [pytest.mark.kill, pytest.mark.spark, pytest.mark.slow]
-
 # Everything that happens now and then happens in almost every batch.
 OFTEN = {
     "braided.snapshot.minBytes": "1",

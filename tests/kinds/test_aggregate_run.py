@@ -21,6 +21,7 @@ from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.channel_state import SnapshotLimits
+from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.spec import BatchSpec
@@ -85,7 +86,7 @@ class Flow:
             2,
             False,
         )
-        task = AggregateRun(place, spec, 0)
+        task = AggregateRun(Channel.open(place, "agg", spec, 0), self.program)
         parts = [self._chunk(rows[i : i + chunk]) for i in range(0, len(rows), chunk)]
         given = [out for out in task.process(iter(parts))]
         report = task.finish()
@@ -194,7 +195,7 @@ def test_windows_go_when_the_watermark_passes_their_end(tmp_path: Path, mode: st
 def test_records_of_a_window_share_one_timer(tmp_path: Path) -> None:
     flow = Flow(tmp_path, "append", timed=True)
     flow.run([(f"k{n:03}", 10 + 10 * (n % 2), n, 1) for n in range(40)], watermark_s=1)
-    state = AggregateRun(
+    state = Channel.open(
         AggregateSpec(
             flow.program,
             flow.meta,
@@ -205,6 +206,7 @@ def test_records_of_a_window_share_one_timer(tmp_path: Path) -> None:
             2,
             False,
         ),
+        "agg",
         BatchSpec("t", 1, 0, 0, 0, {}, None),
         0,
     ).state

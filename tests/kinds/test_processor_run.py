@@ -19,10 +19,9 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from braided.errors import CheckpointMismatchError, OperatorError, OutputSchemaError
-from braided.kinds.processor.contents import ProcessorContents, variables_type
+from braided.kinds.processor.contents import ProcessorContents
 from braided.kinds.processor.handle import DriverHandle
 from braided.store.durable.files import Files
-from braided.tasks.output import OutputEncoder
 from support.processor_flow import ProcessorFlow
 
 OUT = "k string, n long, said string"
@@ -358,18 +357,19 @@ def test_what_a_checkpoint_holds_of_a_processor_can_be_read(tmp_path: Path) -> N
     flow = ProcessorFlow(tmp_path, Counting(), OUT)
     flow.run([("a", 1), ("a", 2), ("b", 3)])
     view = flow.view.operators["P"]
-    contents = ProcessorContents(Files(str(tmp_path / "braided")), "P", view, view.meta.history, 0)
-    found = {each.key: each.values for each in contents.read(range(view.meta.slots))}
+    reader = ProcessorContents("P", view.meta)
+    contents = reader.read(Files(str(tmp_path / "braided")), view, 0, range(view.meta.slots))
+    found = {key: state.values for keys in contents.values() for key, state in keys.items()}
     assert sorted(found.values()) == [
         ((1,), [(3,)], {(True,): (1,)}),
         ((2,), [(1,), (2,)], {(True,): (1,), (False,): (1,)}),
     ]
-    assert variables_type(view.meta.history).simpleString() == (
+    assert reader.type.simpleString() == (
         "struct<total:struct<n:bigint>,seen:array<struct<v:bigint>>,"
         "by:map<struct<odd:boolean>,struct<n:int>>>"
     )
-    rows = OutputEncoder(variables_type(view.meta.history), "P").encode(list(found.values()))
-    assert rows.column(0).to_pylist() == [{"n": n} for (n,), _, _ in found.values()]
+    totals = reader.column(list(found.values())).field("total")
+    assert totals.to_pylist() == [{"n": n} for (n,), _, _ in found.values()]
 
 
 class Mapping(StatefulProcessor):

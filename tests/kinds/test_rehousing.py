@@ -10,11 +10,13 @@ import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 import braided
+from braided.kinds.operator.key_by_key import KeyByKey
 from braided.kinds.operator.program import Program
-from braided.kinds.operator.run import ChannelRun
+from braided.kinds.operator.run import OperatorRun
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
 from braided.store.slots.channel_state import SnapshotLimits
+from braided.tasks.channel import Channel as TaskChannel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.spec import BatchSpec, Rehousing, TaskSpec
 
@@ -56,7 +58,7 @@ class Channel:
     def batch(self, now_ms: int, keys: dict[int, int], **more: Any) -> list[tuple[int, int]]:
         """Rows of keys, each in a slot; what came out."""
         spec = BatchSpec("t", 0, now_ms, 0, 0, cut=None, initial={"reminds": self._runs}, **more)
-        run = ChannelRun(self._spec, PROGRAM, spec, 0)
+        run = OperatorRun(TaskChannel.open(self._spec, "reminds", spec, 0), PROGRAM, KeyByKey)
         places = [slot << PLACE_SHIFT for slot in keys.values()]
         rows = pa.record_batch({"k": pa.array(keys, pa.int32()), "place": pa.array(places)})
         out = [tuple(r.values()) for chunk in run.process(iter([rows])) for r in chunk.to_pylist()]

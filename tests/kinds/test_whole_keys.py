@@ -9,21 +9,26 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import braided
 from braided.errors import BraidedError
+from braided.kinds.operator.key_by_key import CALL_ROWS, KeyByKey
+from braided.kinds.operator.key_runner import KeyRunner
 from braided.kinds.operator.program import Program
-from braided.kinds.operator.run import CALL_ROWS, ChannelRun
-from braided.kinds.operator.whole_keys import WholeKeysRun
+from braided.kinds.operator.run import OperatorRun
+from braided.kinds.operator.way import Way
+from braided.kinds.operator.whole_keys import WholeKeys
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
 from braided.store.slots.channel_state import SnapshotLimits
+from braided.tasks.channel import Channel as TaskChannel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.reports import ChannelReport
 from braided.tasks.spec import BatchSpec, TaskSpec
+from support.cases import cases
 
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])
 OUTPUT = StructType([StructField("k", StringType()), StructField("n", LongType())])
@@ -78,17 +83,18 @@ class Returns(_Acts):
 class Channel:
     """Batches of one channel, each on the runs of those before."""
 
-    def __init__(self, kind: type[ChannelRun], operator: Any, directory: str) -> None:
+    def __init__(self, way: type[Way], operator: Any, directory: str) -> None:
         meta = OperatorMeta(ordinal=0, slots=8, key="", state="", codec="")
         packed: Any = None
-        self._kind = kind
+        self._way = way
         self._spec = TaskSpec(packed, meta, "flow", directory, "", SnapshotLimits(), 2, False)
         self._program = Program("acts", operator, "ProcessingTime", ROW, ROW[:1], (0,), OUTPUT)
         self._runs: tuple[RunFile, ...] = ()
 
     def batch(self, now_ms: int, chunks: list[pa.RecordBatch]) -> tuple[Any, ...]:
         spec = BatchSpec("t", 0, now_ms, 0, 0, {}, None, initial={"acts": self._runs})
-        run = self._kind(self._spec, self._program, spec, 0)
+        opened = TaskChannel.open(self._spec, "acts", spec, 0)
+        run = OperatorRun(opened, self._program, self._way)
         try:
             given = [row for chunk in run.process(iter(chunks)) for row in chunk.to_pylist()]
             report = run.finish()
@@ -132,39 +138,41 @@ def _batch(draw: st.DrawFn, values: st.SearchStrategy[int]) -> list[pa.RecordBat
 
 
 @pytest.mark.parametrize("operator", [ByRow, ByTable, Returns])
+@settings(max_examples=cases(40))
 @given(batches=st.lists(_batch(_values), min_size=1, max_size=4))
 def test_the_short_way_gives_the_same_output_state_and_report(
     operator: Any, batches: list[list[pa.RecordBatch]]
 ) -> None:
     with tempfile.TemporaryDirectory() as short, tempfile.TemporaryDirectory() as long:
-        channels = Channel(WholeKeysRun, operator, short), Channel(ChannelRun, operator, long)
+        channels = Channel(WholeKeys, operator, short), Channel(KeyByKey, operator, long)
         for number, chunks in enumerate(batches):
             ours, theirs = (channel.batch(number * 15, chunks) for channel in channels)
             assert ours == theirs
 
 
 @pytest.mark.parametrize("operator", [ByRow, ByTable])
+@settings(max_examples=cases(50))
 @given(chunks=_batch(st.sampled_from([WRONG, UNSTORABLE, *range(10, 40)])))
 def test_errors_are_the_same_on_the_short_way(operator: Any, chunks: list[pa.RecordBatch]) -> None:
     with tempfile.TemporaryDirectory() as short, tempfile.TemporaryDirectory() as long:
-        ours = Channel(WholeKeysRun, operator, short).batch(0, chunks)
-        assert ours == Channel(ChannelRun, operator, long).batch(0, chunks)
+        ours = Channel(WholeKeys, operator, short).batch(0, chunks)
+        assert ours == Channel(KeyByKey, operator, long).batch(0, chunks)
 
 
 @pytest.mark.parametrize("operator", [ByRow, ByTable])
 def test_the_short_way_is_the_one_taken(operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
-    opened = ChannelRun._open_key
+    opened = KeyRunner.open
 
     def open_key(self: Any, slot: int, key: bytes, key_row: Any) -> None:
         taken.append(key_row.k)
         opened(self, slot, key, key_row)
 
-    monkeypatch.setattr(ChannelRun, "_open_key", open_key)
+    monkeypatch.setattr(KeyRunner, "open", open_key)
     keys = [f"{number:05}" for number in range(CALL_ROWS + 1)]
     with tempfile.TemporaryDirectory() as directory:
         rows = [(0, key, 10) for key in keys]
-        channel = Channel(WholeKeysRun, operator, directory)
+        channel = Channel(WholeKeys, operator, directory)
         given, _ = channel.batch(0, _chunks(rows, len(rows)))
     assert [row["k"] for row in given] == keys
     ends = [keys[0], keys[-1]]
@@ -183,8 +191,8 @@ class Sizes(braided.Operator):
 def test_a_key_with_very_many_rows_gets_them_in_parts(many: int) -> None:
     rows = [(0, key, 0) for key in "ab" + "c" * many + "de"]
     with tempfile.TemporaryDirectory() as short, tempfile.TemporaryDirectory() as long:
-        ours = Channel(WholeKeysRun, Sizes, short).batch(0, _chunks(rows, len(rows)))
-        assert ours == Channel(ChannelRun, Sizes, long).batch(0, _chunks(rows, len(rows)))
+        ours = Channel(WholeKeys, Sizes, short).batch(0, _chunks(rows, len(rows)))
+        assert ours == Channel(KeyByKey, Sizes, long).batch(0, _chunks(rows, len(rows)))
     sizes = [row["n"] for row in ours[0] if row["k"] == "c"]
     assert sizes == ([many] if many == CALL_ROWS else [CALL_ROWS, 1])
 
@@ -192,6 +200,6 @@ def test_a_key_with_very_many_rows_gets_them_in_parts(many: int) -> None:
 def test_two_keys_of_one_place_that_take_turns_both_count_all_their_rows() -> None:
     rows = [(0, key, 10) for key in "xabababy"]
     with tempfile.TemporaryDirectory() as directory:
-        given, _ = Channel(WholeKeysRun, ByRow, directory).batch(0, _chunks(rows, 10))
+        given, _ = Channel(WholeKeys, ByRow, directory).batch(0, _chunks(rows, 10))
     counted = [(row["k"], row["n"]) for row in given]
     assert counted == [("x", 1), *((key, n) for n in (1, 2, 3) for key in "ab"), ("y", 1)]

@@ -34,8 +34,6 @@ from braided.store.history.runs import LOG_SUFFIX, SNAP_SUFFIX, batch_of, digest
 from support.bad_input_harness import Tally, failure, fill, read_only, small_disk
 from support.stream_harness import Feed, Lab, committed_view, last_batch, manifests_of
 
-pytestmark = pytest.mark.spark
-
 SCHEMA = "k string, v bigint"
 OUTPUT = "k string, count bigint, total bigint"
 KEYS = [f"key {n}" for n in range(24)]

@@ -35,8 +35,6 @@ from braided.errors import (
 from support.bad_input_harness import MemoryProbe, Tally, failure
 from support.stream_harness import Lab, committed_view, last_batch, manifests_of
 
-pytestmark = pytest.mark.spark
-
 SCHEMA = "k string, v bigint"
 TALLY = "k string, count bigint, total bigint"
 

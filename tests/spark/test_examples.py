@@ -1,14 +1,12 @@
-"""The examples with Spark's own processors run, and print what their comments promise."""
+"""The examples with Spark's own processors run bare and print what they promise."""
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from support.bare import INCUBATOR, finish, repository, start
 
 PRINTED = {
     "sessionisation.py": (
@@ -35,10 +33,14 @@ PRINTED = {
 }
 
 
-@pytest.mark.parametrize("name", PRINTED)
-def test_an_example_prints_what_it_promises(
-    name: str, spark: SparkSession, capfd: pytest.CaptureFixture[str]
-) -> None:
-    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-    printed = capfd.readouterr().out
-    assert [line for line in PRINTED[name] if line not in printed] == [], printed
+ALL = "import runpy, sys; [runpy.run_path(path, run_name='__main__') for path in sys.argv[1:]]"
+
+
+@pytest.mark.slow
+def test_the_examples_print_what_they_promise(tmp_path: Path) -> None:
+    paths = " ".join(f"examples/{name}" for name in PRINTED)
+    python = start(f'.venv/bin/python -c "{ALL}" {paths}', repository(tmp_path))
+    printed, noise = finish(python)  # in one process, which makes one session for all of them
+    for name, promised in PRINTED.items():
+        assert [line for line in promised if line not in printed] == [], (name, printed)
+    assert noise == INCUBATOR

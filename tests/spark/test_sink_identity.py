@@ -16,7 +16,7 @@ from braided.api.writer import StreamWriter
 from braided.errors import CheckpointMismatchError
 from braided.store.durable.files import Files
 from braided.store.history.manifest import Prepared
-from braided.store.history.manifest_log import Manifests
+from braided.store.history.manifest_log import ManifestLog
 from support.sqlite_source import DeltaRule, rows_in
 from support.stream_harness import Feed, Lab, cut_at, manifests_of, output_of
 from support.stream_operators import SCHEMA, Totals
@@ -87,7 +87,7 @@ def as_written_earlier(lab: Lab, names: list[str]) -> None:
     file = lab.checkpoint / "braided" / "manifests" / f"{manifest.batch:08d}.json"
     file.unlink()
     earlier = msgspec.structs.replace(manifest, outputs=outputs)
-    Manifests(Files(str(lab.checkpoint / "braided"))).write(earlier)
+    ManifestLog(Files(str(lab.checkpoint / "braided"))).write(earlier)
     written = msgspec.json.decode(file.read_bytes())["manifest"]["outputs"]
     assert [set(output) for output in written] == [{"sink", "entries"}] * len(names)
 

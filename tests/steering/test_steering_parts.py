@@ -82,7 +82,7 @@ def test_the_heaviest_keys_are_counted_exactly_however_rows_are_cut_into_chunks(
         heavy.add(keys, part[starts] * 3, starts, len(part))
     counts = sorted(Counter(rows).values(), reverse=True)
     expected = [n for n in counts if n >= max(2, 0.05 * len(rows))][:4]
-    found = heavy.found(len(rows))
+    found = heavy.heaviest(len(rows))
     assert [each.rows for each in found] == expected
     assert all(each.place == int(each.key) * 3 for each in found)
     assert all(rows.count(int(each.key)) == each.rows for each in found)

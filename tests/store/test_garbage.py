@@ -14,6 +14,7 @@ from braided.store.history import garbage as gc_module
 from braided.store.history.garbage import Collector, collect
 from braided.store.history.manifest import CarryFile
 from braided.store.slots.channel_state import SnapshotLimits
+from support.cases import cases
 from support.small_flow import OPERATOR, SmallFlow, applied
 
 SNAPSHOTS = SnapshotLimits(snapshot_min_bytes=1, snapshot_factor=0.5, snapshots_per_task=2)
@@ -121,7 +122,9 @@ def test_the_newest_manifest_must_be_kept(flow: SmallFlow) -> None:
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=cases(25),
 )
 @given(
     batches=st.lists(st.sets(st.integers(0, 5), max_size=3), min_size=1, max_size=12),

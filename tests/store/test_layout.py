@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from braided.store.slots.layout import (
     SUFFIX_BYTES_MAX,
-    is_record,
+    count_records,
     is_timer,
     record_key,
     timer_bound,
@@ -37,7 +37,7 @@ def test_a_record_is_found_with_its_full_key(key: bytes, value: bytes) -> None:
     assert (suffix, is_long) == (whole, len(key) >= 480)
     stored = wrap(key, value) if is_long else value
     assert unwrap(suffix, stored) == (key, value)
-    assert is_record(suffix)
+    assert count_records([suffix]) == 1
     assert not is_timer(suffix)
 
 
@@ -48,7 +48,7 @@ def test_a_timer_tells_its_time_and_full_key(ms: int, key: bytes) -> None:
     assert len(suffix) <= SUFFIX_BYTES_MAX
     assert suffix[:1] == b"t"
     assert is_timer(suffix)
-    assert not is_record(suffix)
+    assert count_records([suffix]) == 0
     assert timer_ms(suffix) == ms
     assert timer_parts(suffix, stored) == (ms, key)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -209,10 +208,3 @@ def test_a_table_is_read_back(channels: list[int]) -> None:
     assert table.tolist() == channels
     with pytest.raises(ValueError, match="read-only"):
         table[0] = 1
-
-
-def test_the_routing_table_of_the_controller_is_the_same_text() -> None:
-    from braided.control.routing.table import RoutingTable
-
-    table = RoutingTable(3, 4, np.array([0, 3, 1, 2, 0]))
-    assert encode_table(table.slots) == table.encode()

@@ -11,12 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braided.errors import UnsupportedError
 from braided.store.aggregates.columns import RecordCodec, field_of
 from braided.store.aggregates.merge import Merger, Part, SumOverflow
+from support.cases import cases
 
 Batches = list[list[Any]]
 
@@ -156,6 +157,7 @@ ORDERED: dict[str, tuple[pa.DataType, st.SearchStrategy[Any], Callable[[Any], An
 
 
 @pytest.mark.parametrize("kind", ORDERED)
+@settings(max_examples=cases(40))
 @given(data=st.data())
 def test_least_and_greatest_are_in_sparks_order(kind: str, data: st.DataObject) -> None:
     arrow, values, rank = ORDERED[kind]
@@ -228,6 +230,7 @@ ITEMS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", ITEMS)
+@settings(max_examples=cases(40))
 @given(data=st.data())
 def test_lists_follow_each_other_and_sets_unite(kind: str, data: st.DataObject) -> None:
     arrow, values = ITEMS[kind]

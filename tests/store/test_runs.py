@@ -16,6 +16,7 @@ from braided.errors import CheckpointCorruptError
 from braided.store.durable.files import Files
 from braided.store.history import runs
 from braided.store.history.runs import RunFile, batch_of, bitmap_of, read_run, slots_of, write_run
+from support.cases import cases
 
 CHANGES = st.dictionaries(
     st.integers(0, 300),
@@ -25,7 +26,9 @@ CHANGES = st.dictionaries(
     lambda slots: [(slot, list(slots[slot]), list(slots[slot].values())) for slot in sorted(slots)]
 )
 SHARED = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=cases(40),
 )
 
 

@@ -24,6 +24,7 @@ from braided.store.variables.variables import (
     MapVariable,
     ValueVariable,
 )
+from support.cases import cases
 
 PLAIN = Codec(msgspec.msgpack.encode, lambda data: tuple(msgspec.msgpack.decode(data)))
 KEYS = [msgspec.msgpack.encode((name,)) for name in ("a", "b", "x" * 300, "y" * 700)]
@@ -158,7 +159,7 @@ def _compare(task: Task, model: Model) -> None:
     assert task.key.timers == model.timers
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=cases(300), deadline=None)
 @given(batches, st.sampled_from([None, TTL_MS]))
 def test_any_sequence_of_operations_does_what_plain_values_do(
     plan: list[tuple[int, list[tuple[int, list[tuple[Any, ...]]]]]], ttl_ms: int | None

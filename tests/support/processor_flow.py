@@ -23,8 +23,9 @@ from braided.query.commit import manifest_of
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.manifest_log import ManifestLog
-from braided.store.slots.channel_state import ChannelState, SnapshotLimits
+from braided.store.slots.channel_state import ChannelState, Limits
 from braided.store.slots.key_codec import KeyCodec
+from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.packing import PackedProgram
@@ -132,11 +133,11 @@ class ProcessorFlow:
             flow="flow",
             root=str(self.home / "braided"),
             cache=str(self.home) if self.cached else "",
-            limits=SnapshotLimits(),
+            limits=Limits(),
             order=2,
             keep_order=False,
         )
-        task = ProcessorRun(spec, self.program, batch, 0)
+        task = ProcessorRun(Channel.open(spec, NAME, batch, 0), self.program)
         rows = sorted(rows, key=lambda row: (self._slot(row[0]), str(row[0])))
         parts = [self._chunk(rows[i : i + chunk]) for i in range(0, len(rows), chunk)]
         given = [row for out in task.process(iter(parts)) for row in out.to_pylist()]
@@ -168,11 +169,7 @@ class ProcessorFlow:
     def stored(self) -> dict[bytes, bytes]:
         """Everything that lies in the slots, from durable files."""
         state = ChannelState(
-            Files(str(self.home / "braided")),
-            None,
-            NAME,
-            self.view.operators[NAME],
-            SnapshotLimits(),
+            Files(str(self.home / "braided")), None, NAME, self.view.operators[NAME], Limits()
         )
         return {
             place: value for slot in range(SLOTS) for place, value in state.slot(slot).scan(b"")

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from braided.errors import CheckpointMismatchError
-from braided.kinds.operator.divert import DEAD_SCHEMA
+from braided.kinds.operator.dead_letters import DEAD_SCHEMA
 from braided.store.durable.files import checkpoint_files
 from braided.store.history.manifest_log import ManifestLog
 

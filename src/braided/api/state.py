@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from braided.errors import DefinitionError, StateNotFoundError
 from braided.inspect.frames import changes_frame, state_frame
 from braided.inspect.versions import Versions
+from braided.spark.interpreter import check_workers
 from braided.store.history.manifest import View
 
 __all__ = ["state", "stateDiff"]
@@ -32,6 +33,7 @@ def state(
     call, and stays that. The query may be running: nothing is locked.
     """
     view = Versions(checkpoint).view(_batch(version, "version"))
+    check_workers(spark)
 
     def one(name: str) -> DataFrame:
         return state_frame(spark, str(checkpoint), view, name)
@@ -60,6 +62,7 @@ def stateDiff(
     if start > view.batch:
         raise DefinitionError(f"stateDiff: before={before} comes after batch {view.batch}")
     versions.view(start)  # it is there
+    check_workers(spark)
 
     def one(name: str) -> DataFrame:
         return changes_frame(spark, str(checkpoint), start, view, name)
@@ -67,10 +70,11 @@ def stateDiff(
     return _of(checkpoint, view, operator, one, ["key", "before", "after"])
 
 
-def _batch(given: int | None, name: str) -> int | None:
-    if given is None or (isinstance(given, int) and not isinstance(given, bool)):
-        return given
-    raise DefinitionError(f"{name} is a batch id, an int, not {given!r}")
+def _batch(version: int | None, name: str) -> int | None:
+    """The batch that an argument of that name means; None for the newest."""
+    if version is None or (isinstance(version, int) and not isinstance(version, bool)):
+        return version
+    raise DefinitionError(f"{name} is a batch id, an int, not {version!r}")
 
 
 def _of(
@@ -83,9 +87,9 @@ def _of(
     """One operator's frame, or those of all with their typed columns as JSON."""
     names = list(view.operators)
     if operator is not None and operator not in names:
-        known = ", ".join(map(repr, names))
+        present = ", ".join(map(repr, names))
         raise StateNotFoundError(
-            f"{checkpoint} has no operator {operator!r} at batch {view.batch}; it has {known}"
+            f"{checkpoint} has no operator {operator!r} at batch {view.batch}; it has {present}"
         )
     if operator is not None or len(names) == 1:
         return one(operator if operator is not None else names[0])

@@ -16,6 +16,7 @@ from braided.api.processors import ProcessorMethods
 from braided.errors import DefinitionError, UnsupportedError
 from braided.kinds.processor.static_frames import process_batch
 from braided.kinds.processor.step import ProcessorStep
+from braided.spark.interpreter import check_workers
 
 __all__ = ["GroupedFrame", "StaticStream"]
 
@@ -64,6 +65,7 @@ class GroupedFrame(ProcessorMethods[DataFrame]):
         )
 
     def _then(self, step: ProcessorStep) -> DataFrame:
+        check_workers(self._grouping.shape.sparkSession)
         return process_batch(self._grouping.shape, step)
 
     def _has_watermark(self) -> bool:

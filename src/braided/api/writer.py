@@ -20,6 +20,7 @@ from braided.options import Options
 from braided.query.opening import open_query
 from braided.sinks.base import Sink
 from braided.sinks.paths import local_path
+from braided.spark.interpreter import check_workers
 from braided.spark.jvm import Jvm
 from braided.spark.launch import launch
 from braided.spark.query_handle import QueryHandle
@@ -225,13 +226,12 @@ def start(*writers: StreamWriter) -> ElasticQuery:
         flow.check_order_survives()
     sinks = [sink_of(writer._target(), spark) for writer in writers]
     _check_apart(sinks)
+    check_workers(spark)
     durable = any(sink.keeps for sink in sinks)
     location = _location(spark, options, named[0] if named else None, durable)
     retire(location)
     handle = QueryHandle()
-    opened = open_query(
-        flow, sinks, location, settings, spark, handle, _interval_s(spark, trigger)
-    )
+    opened = open_query(flow, sinks, location, settings, spark, handle, _interval_s(spark, trigger))
     try:
         native = (
             with_tick(opened.source, opened.bell)

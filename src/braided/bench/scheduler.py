@@ -28,7 +28,7 @@ from braided.control.policies.balancers import Elasticutor
 from braided.control.policies.model import Model
 from braided.control.policy import Limits
 from braided.control.routing.executors import Layout
-from braided.control.routing.placement import Demand, place
+from braided.control.routing.placement import Demand, place_cores
 from braided.control.routing.table import Loads, RoutingTable
 from braided.control.settings import Settings
 from braided.sim.keys import slot_of_keys, zipf_shares
@@ -156,14 +156,14 @@ class _Cluster:
         demands = self._demands(view, cycle.tables)
         asked = time.perf_counter()
         cores = [self.case.cores] * self.case.hosts
-        placed = place(demands, self.placement, cores)
+        placement = place_cores(demands, self.placement, cores)
         done = time.perf_counter()
         moved = 0
         for number, table in enumerate(self.tables):
             after = cycle.tables.get(f"o{number}", table)
             moved += int(np.count_nonzero(after.slots != table.slots))
             self.tables[number] = after
-        self.placement = list(placed.placement)
+        self.placement = list(placement.cores)
         self.batch += 1
         return {
             # To put the demands together is the caller's work in any system.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from braided.spark.interpreter import use_driver_python
+from braided.spark.quiet import quiet_jvm
+
 __all__ = [
     "INPUT",
     "NATIVE",
@@ -36,7 +38,6 @@ __all__ = [
     "arena",
     "local_spark",
     "median",
-    "quiet_jvm",
     "run_all",
     "touched_keys",
     "with_data",
@@ -108,35 +109,17 @@ def local_spark(
     name: str, work: Path, conf: Mapping[str, str] | None = None, cores: int = 2
 ) -> Iterator[SparkSession]:
     """A session on some cores of this machine that says nothing and keeps its files in `work`."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {**_CONF, "spark.local.dir": str(work / "local"), **(conf or {})}
     settings["spark.sql.warehouse.dir"] = str(work / "warehouse")
     builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
     with quiet_jvm(work / "spark.log"):
         spark = builder.config(map=dict(settings)).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    use_driver_python(spark)  # the native side too
     try:
         yield spark
     finally:
         spark.stop()
-
-
-@contextmanager
-def quiet_jvm(log: Path) -> Iterator[None]:
-    """A JVM that starts in here writes to `log` what it would write to standard error."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    except BaseException:
-        os.write(kept, log.read_bytes())  # why it did not start
-        raise
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 class InputFiles:

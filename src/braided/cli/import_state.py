@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 
 from braided.errors import CheckpointMismatchError, OptionError
 from braided.kinds.processor.native_import import Import, import_native
+from braided.spark.interpreter import check_workers
+from braided.spark.quiet import command_spark
 from braided.store.durable.files import checkpoint_files
 from braided.store.history.manifest_log import ManifestLog
 
@@ -23,15 +25,7 @@ _SLOTS = 256
 
 def main(arguments: argparse.Namespace) -> int:
     """Imports the state of a native checkpoint; the exit status."""
-    spark = (
-        SparkSession.builder.master("local[*]")
-        .appName("braided import-state")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
+    with command_spark("braided import-state") as spark:
         found = import_state(
             spark,
             arguments.native,
@@ -40,8 +34,6 @@ def main(arguments: argparse.Namespace) -> int:
             arguments.operator,
             arguments.slots,
         )
-    finally:
-        spark.stop()
     print(
         f"{found.content.keys} keys, {found.content.bytes} bytes of state of batch {found.batch} "
         f"are waiting in {arguments.checkpoint} for a processor called {arguments.name!r}"
@@ -72,4 +64,5 @@ def import_state(
             f"{checkpoint} is the checkpoint of a query that has run (its newest batch is "
             f"{newest}); state is imported before the first start"
         )
+    check_workers(spark)
     return import_native(spark, native, files, name, operator, slots)

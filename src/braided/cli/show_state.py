@@ -18,6 +18,7 @@ from braided.api.state import state
 from braided.errors import StateNotFoundError
 from braided.inspect.frames import raised_by_task
 from braided.inspect.versions import Versions
+from braided.spark.quiet import command_spark
 from braided.store.history.manifest import View
 
 __all__ = ["main", "show"]
@@ -34,11 +35,8 @@ def main(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         for line in _summary(arguments.checkpoint, versions, view):
             print(line, flush=True)
-    spark = _session()
-    try:
+    with command_spark("braided state") as spark:
         show(arguments, spark)
-    finally:
-        spark.stop()
     return 0
 
 
@@ -86,15 +84,3 @@ def _summary(checkpoint: str, versions: Versions, view: View) -> list[str]:
             f"by {known.meta.key}; fields {', '.join(field['name'] for field in fields) or 'none'}"
         )
     return lines
-
-
-def _session() -> SparkSession:
-    spark = (
-        SparkSession.builder.master("local[*]")
-        .appName("braided state")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark

@@ -13,7 +13,7 @@ from braided.control.registry import balance_policy, policy_names, scale_policy
 from braided.control.settings import Settings
 from braided.errors import BraidedError
 from braided.sim.plot import svg
-from braided.sim.replay import recorded, recorded_fields, replay
+from braided.sim.replay import read_recording, recording_fields, replay
 from braided.sim.scenarios import Result, cluster_result, run_scenario
 
 __all__ = ["CommandError", "replay_command", "simulate_command"]
@@ -48,7 +48,7 @@ def replay_command(
         path = path / "braided" / "events.jsonl"
     try:
         with open(path, "rb") as lines:
-            recording = recorded(read(lines))
+            recording = read_recording(read(lines))
     except (OSError, EventLogError) as error:
         raise CommandError(f"the event log {log} can't be replayed: {error}") from None
     chosen = Settings(limits=Limits(channels_max=channels_max))
@@ -59,7 +59,7 @@ def replay_command(
     fields = {
         "log": log,
         "policy": ", ".join(policies),
-        "recorded": dict(recorded_fields(recording)),
+        "recorded": dict(recording_fields(recording)),
         "replayed": dict(result.fields),
     }
     _shown(fields, result, json=json)

@@ -25,9 +25,9 @@ __all__ = [
     "Measured",
     "Planned",
     "encode",
-    "packed",
+    "pack_loads",
     "read",
-    "unpacked",
+    "unpack_loads",
 ]
 
 
@@ -136,21 +136,21 @@ def read(lines: Iterable[bytes]) -> Iterator[Event]:
     number = 0
     for number, line in enumerate(lines, start=1):
         if waiting is not None:
-            yield _decoded(waiting, number - 1)
+            yield _decode(waiting, number - 1)
         waiting = line if line.strip() else None
     if waiting is not None and waiting.endswith(b"\n"):
-        yield _decoded(waiting, number)
+        yield _decode(waiting, number)
 
 
-def packed(load: Loads) -> str:
+def pack_loads(load: Loads) -> str:
     """Numbers of at least 0 in 16 bits each, as shares of the highest, which comes first."""
     highest = float(load.max(initial=0.0))
     shares = np.rint(load / (highest or 1.0) * 65535).astype("<u2")
     return f"{highest!r}:{base64.b64encode(shares.tobytes()).decode()}"
 
 
-def unpacked(text: str) -> Loads:
-    """What `packed` packed, to within a part in 65,535 of the highest."""
+def unpack_loads(text: str) -> Loads:
+    """What `pack_loads` packed, to within a part in 65,535 of the highest."""
     highest, colon, shares = text.partition(":")
     if not colon:
         raise EventLogError(f"no loads: {text[:20]!r}")
@@ -158,7 +158,7 @@ def unpacked(text: str) -> Loads:
     return numbers / 65535 * float(highest)
 
 
-def _decoded(line: bytes, number: int) -> Event:
+def _decode(line: bytes, number: int) -> Event:
     try:
         return _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

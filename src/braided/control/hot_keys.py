@@ -1,4 +1,4 @@
-"""Hot keys: when a key gets a slot of its own, and what it costs at most.
+"""Hot keys: when a key gets a slot of its own, and the bound that it sets to any balance.
 
 Rows of one key are processed by one channel, so a key sets a floor under the busiest channel that
 no assignment of slots goes below: `balance_bound`. What can be helped is the company it keeps. A
@@ -61,11 +61,11 @@ def pin_change(
 ) -> PinChange:
     """What to pin and unpin, given which keys are pinned and how long they have been cool."""
     fair = operator.total_load / channels
-    known = {key.key: key for key in operator.heavy}
+    heavy = {key.key: key for key in operator.heavy}
     cooling = {}
     for key in sorted(operator.pinned):
-        seen = known.get(key)
-        is_cool = seen is None or seen.load_max < rule.unpin_share * fair
+        load = heavy.get(key)
+        is_cool = load is None or load.load_max < rule.unpin_share * fair
         cooling[key] = cold.get(key, 0) + 1 if is_cool else 0
     unpin = tuple(key for key, batches in cooling.items() if batches >= rule.cool_batches)
     room = rule.pins_max - len(operator.pinned) + len(unpin)

@@ -22,7 +22,7 @@ from braided.control.measure.view import OperatorView
 from braided.control.routing.balance import channel_loads
 from braided.control.routing.table import RoutingTable
 
-__all__ = ["Expectation", "Held", "Verdict", "expectation", "held_again", "is_held", "verdict"]
+__all__ = ["Expectation", "Hold", "Verdict", "expect", "extend_hold", "is_held", "judge"]
 
 _CAME_TRUE = 0.2
 """The least part of a promised change that has to come."""
@@ -51,7 +51,7 @@ class Expectation:
     table: RoutingTable  # the one that was given up
 
 
-class Held(msgspec.Struct, frozen=True):
+class Hold(msgspec.Struct, frozen=True):
     """A kind of decision that did not work: until when it waits, how often, at what load."""
 
     until: int
@@ -61,11 +61,13 @@ class Held(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Verdict:
+    """One of the four words, and the number that was seen."""
+
     word: str
     observed: float | None
 
 
-def expectation(
+def expect(
     decision: int, kind: str, operator: OperatorView, after: RoutingTable, interval_s: float
 ) -> Expectation | None:
     """What a change to that table should bring; nothing where there is nothing to measure."""
@@ -94,54 +96,54 @@ def expectation(
     )
 
 
-def verdict(promise: Expectation, operator: OperatorView) -> Verdict:
-    """What has come of it, by the operator as it is seen now."""
-    if promise.metric == "busiest_share":
-        return _balanced(promise, operator)
-    if promise.metric == "congestion":
-        observed, good = operator.congestion, operator.congestion <= _WAITS
+def judge(expectation: Expectation, operator: OperatorView) -> Verdict:
+    """What has come of an expectation, by the operator as it is seen now."""
+    if expectation.metric == "busiest_share":
+        return _judge_balance(expectation, operator)
+    if expectation.metric == "congestion":
+        observed, is_good = operator.congestion, operator.congestion <= _WAITS
     else:
         observed = operator.throughput
-        came = observed - promise.before
+        gained = observed - expectation.before
         # Nobody waits any more: whatever the throughput, that was the point.
-        good = operator.congestion <= _WAITS or came >= _CAME_TRUE * (
-            promise.expected - promise.before
+        is_good = operator.congestion <= _WAITS or gained >= _CAME_TRUE * (
+            expectation.expected - expectation.before
         )
-    if good:
+    if is_good:
         return Verdict("effective", observed)
-    is_other = _is_other_load(promise.arrival_rate, operator)
+    is_other = _is_other_load(expectation.arrival_rate, operator)
     return Verdict("overtaken" if is_other else "ineffective", observed)
 
 
-def held_again(before: Held | None, operator: OperatorView, batch: int) -> Held:
+def extend_hold(before: Hold | None, operator: OperatorView, batch: int) -> Hold:
     """How long a kind of decision waits after it did not work, once more."""
     times = before.times + 1 if before is not None else 1
     wait = _HOLD_BATCHES * 2 ** min(times - 1, _HOLD_DOUBLINGS)
-    return Held(batch + wait, times, operator.arrival_rate)
+    return Hold(batch + wait, times, operator.arrival_rate)
 
 
-def is_held(held: Held | None, operator: OperatorView, batch: int) -> bool:
+def is_held(hold: Hold | None, operator: OperatorView, batch: int) -> bool:
     """Whether a kind of decision still has to wait."""
-    if held is None or batch > held.until:
+    if hold is None or batch > hold.until:
         return False
-    return not _is_other_load(held.arrival_rate, operator)
+    return not _is_other_load(hold.arrival_rate, operator)
 
 
-def _balanced(promise: Expectation, operator: OperatorView) -> Verdict:
+def _judge_balance(expectation: Expectation, operator: OperatorView) -> Verdict:
     total = float(operator.channel_load.sum())
     if total <= 0 or operator.total_load <= 0:
         return Verdict("overtaken", None)
     observed = float(operator.channel_load.max()) / total
     # What the table that was given up would do with the load of today, against the new one.
-    before = _busiest_share(promise.table, operator)
+    before = _busiest_share(expectation.table, operator)
     promised = before - _busiest_share(operator.table, operator)
-    if promised < _STILL_TRUE * (promise.before - promise.expected):
+    if promised < _STILL_TRUE * (expectation.before - expectation.expected):
         return Verdict("overtaken", observed)
-    rows = operator.throughput * promise.interval_s / operator.channels
+    rows = operator.throughput * expectation.interval_s / operator.channels
     if promised < _CHANCE * observed / max(rows, 1.0) ** 0.5:
         return Verdict("unclear", observed)
-    came = before - observed
-    return Verdict("effective" if came >= _CAME_TRUE * promised else "ineffective", observed)
+    gained = before - observed
+    return Verdict("effective" if gained >= _CAME_TRUE * promised else "ineffective", observed)
 
 
 def _is_other_load(rate: float, operator: OperatorView) -> bool:

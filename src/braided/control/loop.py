@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from braided.control.events import Decided, Event, Measured, packed
+from braided.control.events import Decided, Event, Measured, pack_loads
 from braided.control.hot_keys import balance_bound
 from braided.control.measure.estimator import Estimator, SlotTotals
 from braided.control.measure.measurer import Measurer
@@ -47,17 +47,17 @@ class Controller:
     def __init__(
         self, settings: Settings | None = None, memory: Mapping[str, Any] | None = None
     ) -> None:
-        kept = memory or {}
+        memory = memory or {}
         self.settings = settings or Settings()
         self._estimator = Estimator(self.settings.window_batches)
         self._measurer = Measurer(self.settings.window_batches)
-        self._policy: Memory = dict(kept.get("policy", {}))
-        self._decisions = int(kept.get("decisions", 0))
-        self._seen = 0
+        self._policy: Memory = dict(memory.get("policy", {}))
+        self._decisions = int(memory.get("decisions", 0))
+        self._batches_with_rows = 0
         self._outlook: Outlook | None = None
         self._operators = {
-            name: OperatorLoop(self.settings, self._number, own)
-            for name, own in kept.get("operators", {}).items()
+            name: OperatorLoop(self.settings, self._number, remembered)
+            for name, remembered in memory.get("operators", {}).items()
         }
 
     def step(
@@ -74,8 +74,8 @@ class Controller:
         """
         view = self.measure(sample, slot_loads)
         events = [*self._summaries(sample, view), *self.judge(view)]
-        self._seen += any(operator.rows.any() for operator in sample.operators)
-        if self._seen <= self.settings.settle_batches:
+        self._batches_with_rows += any(operator.rows.any() for operator in sample.operators)
+        if self._batches_with_rows <= self.settings.settle_batches:
             return Cycle(view, {}, {}, {}, tuple(events))
         cycle = self.decide(view, hosts)
         self._outlook = Outlook(
@@ -93,10 +93,10 @@ class Controller:
             )
         layouts = {}
         for operator in sample.operators:
-            own = self._operators.setdefault(
+            loop = self._operators.setdefault(
                 operator.name, OperatorLoop(self.settings, self._number)
             )
-            layout = own.observe(operator.table)
+            layout = loop.observe(operator.table)
             if layout is not None:
                 layouts[operator.name] = layout
         return self._measurer.view(sample, slot_loads, layouts)
@@ -117,16 +117,18 @@ class Controller:
         unpin: dict[str, tuple[bytes, ...]] = {}
         events: list[Event] = []
         for name, operator in view.operators.items():
-            own = self._operators[name]
-            if not own.is_settled(operator):
+            loop = self._operators[name]
+            if not loop.is_settled(operator):
                 continue
-            where = hosts.get(name) if hosts is not None else None
-            table, said = own.plan(view.batch, view.period_s, operator, wishes.get(name), where)
-            events += said
+            hosts_of = hosts.get(name) if hosts is not None else None
+            table, planned = loop.plan(
+                view.batch, view.period_s, operator, wishes.get(name), hosts_of
+            )
+            events += planned
             if table is not None:
                 tables[name] = table
-            hot, cool, pinned = own.pins(view.batch, operator)
-            events += pinned
+            hot, cool, repinned = loop.pins(view.batch, operator)
+            events += repinned
             if hot:
                 pin[name] = hot
             if cool:
@@ -158,7 +160,7 @@ class Controller:
         return {
             "policy": self._policy,
             "decisions": self._decisions,
-            "operators": {name: own.memory() for name, own in self._operators.items()},
+            "operators": {name: loop.memory() for name, loop in self._operators.items()},
         }
 
     def _wishes(self, view: FlowView) -> Mapping[str, Wish]:
@@ -202,7 +204,7 @@ class Controller:
                 imbalance=imbalance(operator.table, operator.load),
                 bound=balance_bound(operator.load, operator.channels, operator.heavy),
                 state_bytes=float(operator.state_bytes.sum()),
-                slots=packed(operator.load),
+                slots=pack_loads(operator.load),
             )
             for name, operator in view.operators.items()
         ]

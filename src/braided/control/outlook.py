@@ -47,20 +47,21 @@ class Outlook:
             name: replace(o, arrival_rate=o.arrival_rate * faster, load=o.load * faster)
             for name, o in self.view.operators.items()
         }
-        asked, _ = self.scale.scale(
+        wishes, _ = self.scale.scale(
             replace(self.view, operators=operators), self.limits, self.memory
         )
-        return self._more(asked, faster)
+        return self._grant_more(wishes, faster)
 
-    def _more(self, asked: Mapping[str, Wish], faster: float) -> dict[str, Wish]:
-        found = {}
+    def _grant_more(self, wishes: Mapping[str, Wish], faster: float) -> dict[str, Wish]:
+        """The wishes for more channels, as far as there is room for them."""
+        granted = {}
         room = self.limits.room(sum(o.channels for o in self.view.operators.values()))
-        for name, wish in asked.items():
+        for name, wish in wishes.items():
             operator = self.view.operators[name]
             wanted = self.limits.clamp(wish.channels, operator.table.slots.size)
             channels = min(wanted, operator.channels + room)
             if channels > operator.channels:
                 room -= channels - operator.channels
                 reason = f"input comes {faster:.1f} times as fast as before: {wish.reason}"
-                found[name] = replace(wish, channels=channels, reason=reason)
-        return found
+                granted[name] = replace(wish, channels=channels, reason=reason)
+        return granted

@@ -51,14 +51,14 @@ def register_scale(name: str, make: Callable[..., ScalePolicy]) -> None:
 def balance_policy(policy: str | BalancePolicy, **settings: Any) -> BalancePolicy:
     """The policy of that name, or the object itself."""
     if isinstance(policy, str):
-        return _found(_BALANCE, policy, "balance")(**settings)
+        return _factory(_BALANCE, policy, "balance")(**settings)
     return _checked(policy, "balance")
 
 
 def scale_policy(policy: str | ScalePolicy, **settings: Any) -> ScalePolicy:
     """The policy of that name, or the object itself."""
     if isinstance(policy, str):
-        return _found(_SCALE, policy, "scale")(**settings)
+        return _factory(_SCALE, policy, "scale")(**settings)
     return _checked(policy, "scale")
 
 
@@ -67,16 +67,16 @@ def policy_names() -> dict[str, tuple[str, ...]]:
     return {"balance": tuple(_BALANCE), "scale": tuple(_SCALE)}
 
 
-def _register(known: dict[str, Callable[..., _P]], name: str, make: Callable[..., _P]) -> None:
-    if name in known and known[name] is not make:
+def _register(factories: dict[str, Callable[..., _P]], name: str, make: Callable[..., _P]) -> None:
+    if name in factories and factories[name] is not make:
         raise ValueError(f"there is a policy {name!r} already; a name means one thing")
-    known[name] = make
+    factories[name] = make
 
 
-def _found(known: Mapping[str, Callable[..., _P]], name: str, what: str) -> Callable[..., _P]:
-    if name not in known:
-        raise ValueError(f"there is no {what} policy {name!r}; there are {', '.join(known)}")
-    return known[name]
+def _factory(factories: Mapping[str, Callable[..., _P]], name: str, kind: str) -> Callable[..., _P]:
+    if name not in factories:
+        raise ValueError(f"there is no {kind} policy {name!r}; there are {', '.join(factories)}")
+    return factories[name]
 
 
 def _checked(policy: _P, method: str) -> _P:

@@ -1,4 +1,4 @@
-"""Worth it? What a plan brings within a horizon, against what moving costs.
+"""Whether a plan is worth it: what it brings within a horizon, against what moving costs.
 
 What it brings is time: the batch is as long as its busiest channel is busy, so a peak that falls
 from 1.4 to 1.1 busy seconds a second saves 0.3 s of every second to come. Fewer channels bring no
@@ -28,12 +28,12 @@ class Prices:
     slot_s: float = 0.0005
     horizon_s: float = 30.0
     least_gain: float = 0.01  # of the peak: less is not worth a line in the log
-    least_batch_s: float = 0.0  # of a batch: what clocks make of nothing at all
+    least_batch_s: float = 0.0  # of a batch: less is what noise in clocks makes
 
 
 @dataclass(frozen=True)
 class Worth:
-    """Both sides in seconds of batch time."""
+    """What a plan brings and what it costs, both in seconds of batch time."""
 
     gain_s: float
     cost_s: float
@@ -54,11 +54,11 @@ def weigh(
     """
     before = operator.table
     moved = moves(before, after)
-    away = moved
+    moved_bytes = 0.0
     if hosts is not None:
-        where = np.asarray(hosts)
-        away = moved[where[before.slots[moved]] != where[after.slots[moved]]]
-    moved_bytes = float(operator.state_bytes[away].sum()) if hosts is not None else 0.0
+        host_of = np.asarray(hosts)
+        changes_host = host_of[before.slots[moved]] != host_of[after.slots[moved]]
+        moved_bytes = float(operator.state_bytes[moved[changes_host]].sum())
     peak_before = float(channel_loads(before, operator.load).max())
     peak_after = float(channel_loads(after, operator.load).max())
     gain = max(0.0, peak_before - peak_after)

@@ -26,7 +26,7 @@ from braided.dict_functions.purity import NO_VALUE, Reading, Shared, check_class
 from braided.dict_functions.source import Definition, definition_of
 from braided.errors import OperatorDefinitionError
 
-__all__ = ["Recognised", "recognise"]
+__all__ = ["Analysis", "recognise"]
 
 _DICTS = (dict, defaultdict, OrderedDict, Counter)
 _KEYED_METHODS = ("get", "pop", "setdefault")
@@ -37,7 +37,7 @@ _ADVICE = (
 
 
 @dataclass(frozen=True)
-class Recognised:
+class Analysis:
     """What the analysis found out about a function."""
 
     definition: Definition
@@ -55,7 +55,7 @@ class Recognised:
             check_class(cls, self.definition, None, self.shared)
 
 
-def recognise(function: Any) -> Recognised:
+def recognise(function: Any) -> Analysis:
     """Shows that a function is a keyed operator, or says at which line it is not."""
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         code = function.__code__
@@ -86,7 +86,7 @@ class _KeyedReading(Reading):
             self.refuse(again, f"binds {self.row} again, which is the row; use another name")
         super().run()
 
-    def result(self) -> Recognised:
+    def result(self) -> Analysis:
         for name, node in self._never_written:
             self.refuse(
                 node,
@@ -100,7 +100,7 @@ class _KeyedReading(Reading):
                 "state to manage; filter, select or mapInArrow do without an operator",
             )
         fields, single = self._fields(self.key[0])
-        return Recognised(self.definition, fields, single, self.dicts, self.shared)
+        return Analysis(self.definition, fields, single, self.dicts, self.shared)
 
     # -- the dicts -------------------------------------------------------------------------
 
@@ -112,9 +112,9 @@ class _KeyedReading(Reading):
                 makes = isinstance(node, ast.Subscript) and type(self.value(name)) is defaultdict
                 uses.setdefault(name, []).append((node, writes or makes))
         seen: dict[int, str] = {}
-        for name, found in uses.items():
-            value, node = self.value(name), found[0][0]
-            written = any(writes for _, writes in found)
+        for name, occurrences in uses.items():
+            value, node = self.value(name), occurrences[0][0]
+            written = any(writes for _, writes in occurrences)
             if value and not written:
                 continue
             if id(value) in seen:

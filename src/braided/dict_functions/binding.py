@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from braided.dict_functions.analysis import Recognised
+from braided.dict_functions.analysis import Analysis
 from braided.dict_functions.outside import is_constant, known_code
 from braided.operator.definition import HOOKS, Operator
 
@@ -42,9 +42,9 @@ class Bound:
                 yield field, empty, partial(self.function.__globals__.__setitem__, name)
 
 
-def field_type(found: Recognised, name: str, state: Mapping[str, Any]) -> Any:
+def field_type(analysis: Analysis, name: str, state: Mapping[str, Any]) -> Any:
     """The type of a state dict's field."""
-    definition = found.definition
+    definition = analysis.definition
     annotation = state[name] if name in state else definition.annotation(name)
     if annotation is None:
         definition.refuse(
@@ -72,10 +72,10 @@ def field_type(found: Recognised, name: str, state: Mapping[str, Any]) -> Any:
     return types.GenericAlias(dict, args)
 
 
-def field_names(found: Recognised) -> dict[str, str]:
+def field_names(analysis: Analysis) -> dict[str, str]:
     """Dict name to field name: the same, but for names that a field can't have."""
     names: dict[str, str] = {}
-    for name in found.dicts:
+    for name in analysis.dicts:
         field = name.strip("_") or "state"
         while hasattr(Operator, field) or field in HOOKS or field in names.values():
             field += "_"
@@ -83,24 +83,24 @@ def field_names(found: Recognised) -> dict[str, str]:
     return names
 
 
-def bind(found: Recognised, fields: Mapping[str, str]) -> Bound:
+def bind(analysis: Analysis, fields: Mapping[str, str]) -> Bound:
     """The function again, with the same code but over new dicts."""
-    function = found.definition.function
-    own = {name: _like(found, name, value) for name, value in found.dicts.items()}
+    function = analysis.definition.function
+    empty_dicts = {name: _like(analysis, name, value) for name, value in analysis.dicts.items()}
     used = _names(function.__code__)
     space = {name: value for name, value in function.__globals__.items() if name in used}
-    space.update({name: empty for name, empty in own.items() if name in space})
+    space.update({name: empty for name, empty in empty_dicts.items() if name in space})
     space.update(__builtins__=builtins, __name__=function.__module__)
     cells = []
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        cells.append(types.CellType(own[name]) if name in own else cell)
+        cells.append(types.CellType(empty_dicts[name]) if name in empty_dicts else cell)
     copy = types.FunctionType(
         function.__code__, space, function.__name__, function.__defaults__, tuple(cells)
     )
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__qualname__ = function.__qualname__
     copy.__module__ = function.__module__
-    return Bound(copy, tuple((fields[name], name, empty) for name, empty in own.items()))
+    return Bound(copy, tuple((fields[name], name, empty) for name, empty in empty_dicts.items()))
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -108,15 +108,15 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def _like(found: Recognised, name: str, value: dict[Any, Any]) -> dict[Any, Any]:
+def _like(analysis: Analysis, name: str, value: dict[Any, Any]) -> dict[Any, Any]:
     """An empty dict of the same kind."""
     if not isinstance(value, defaultdict):
         return type(value)()
     factory = value.default_factory
     if isinstance(factory, type):
-        found.check_values({factory})
+        analysis.check_values({factory})
     elif not (factory is None or known_code(factory) or is_constant(factory)):
-        found.definition.refuse(
+        analysis.definition.refuse(
             None,
             f"{name} is a defaultdict whose default {factory!r} may depend on something else; use "
             "int, float, list and the like, or a lambda of constants",
@@ -127,14 +127,14 @@ def _like(found: Recognised, name: str, value: dict[Any, Any]) -> dict[Any, Any]
 _owners: dict[int, tuple[dict[Any, Any], str]] = {}
 
 
-def claim(found: Recognised) -> None:
+def claim(analysis: Analysis) -> None:
     """A dict belongs to one function: two operators do not see each other's state."""
-    function = found.definition.function
+    function = analysis.definition.function
     owner = f"{function.__module__}.{function.__qualname__}"
-    for name, value in found.dicts.items():
+    for name, value in analysis.dicts.items():
         other = _owners.setdefault(id(value), (value, owner))[1]
         if other != owner:
-            found.definition.refuse(
+            analysis.definition.refuse(
                 None,
                 f"keeps state in {name}, as does {other}, which is managed already; two operators "
                 "do not see each other's state: make one function of them",

@@ -44,30 +44,30 @@ def managed(
     `state` gives the types of dicts that have no annotation: `state={"last": dict[str, float]}`.
     Also a decorator. A function that does not fit is refused, by line and piece of code.
     """
-    found = recognise(function)
-    kinds = {name: field_type(found, name, state or {}) for name in found.dicts}
+    analysis = recognise(function)
+    kinds = {name: field_type(analysis, name, state or {}) for name in analysis.dicts}
     for name in state or {}:
-        if name not in found.dicts:
-            found.definition.refuse(None, f"has no state dict {name!r}, which state= names")
-    fields = field_names(found)
-    bound = bind(found, fields)
+        if name not in analysis.dicts:
+            analysis.definition.refuse(None, f"has no state dict {name!r}, which state= names")
+    fields = field_names(analysis)
+    bound = bind(analysis, fields)
     yields = function.__code__.co_flags & _GENERATOR
     space: dict[str, Any] = {
         "__module__": function.__module__,
         "__qualname__": function.__qualname__,
         "__doc__": function.__doc__,
-        "__annotations__": {fields[name]: kinds[name] for name in found.dicts},
-        **{fields[name]: {} for name in found.dicts},
+        "__annotations__": {fields[name]: kinds[name] for name in analysis.dicts},
+        **{fields[name]: {} for name in analysis.dicts},
         "_bound": bound,
-        "_key": found.key,
-        "_single": found.single,
+        "_key": analysis.key,
+        "_single": analysis.single,
         "onRow": _yielding if yields else _returning,
     }
     cls: Any = OperatorType(function.__name__, (ManagedOperator,), space)
-    found.check_values(state_codec(cls).classes())
-    claim(found)
-    made: type[Operator] = cls
-    return made
+    analysis.check_values(state_codec(cls).classes())
+    claim(analysis)
+    operator: type[Operator] = cls
+    return operator
 
 
 _GENERATOR = 0x20  # inspect.CO_GENERATOR
@@ -95,13 +95,13 @@ class ManagedOperator(Operator, abstract=True):
     @classmethod
     def checkGrouping(cls, columns: Iterable[Any], key: sql.StructType) -> None:
         """Refuses a stream that is grouped by something else than the key of the function."""
-        given = [column if isinstance(column, str) else None for column in columns]
-        if sorted(map(str, given)) != sorted(set(cls._key)):
-            by = ", ".join(name if name else "an expression" for name in given)
-            asked = ", ".join(map(repr, cls._key))
+        names = [column if isinstance(column, str) else None for column in columns]
+        if sorted(map(str, names)) != sorted(set(cls._key)):
+            by = ", ".join(name if name else "an expression" for name in names)
+            wanted = ", ".join(map(repr, cls._key))
             raise DefinitionError(
                 f"{cls.__name__} keeps its state by ({', '.join(cls._key)}), but the stream is "
-                f"grouped by ({by}); write .groupBy({asked}), or .apply(...) without groupBy"
+                f"grouped by ({by}); write .groupBy({wanted}), or .apply(...) without groupBy"
             )
         for field in key.fields:
             _check_column(cls, field)
@@ -120,18 +120,20 @@ class _Lending:
         self._check = sharing_check(values)
 
     def begin(self, op: Operator) -> list[tuple[str, dict[Any, Any]]]:
+        """Puts the dicts into place; gives back those that are copies, as they are not plain."""
         for field, put in self._plain:
             put(getattr(op, field))
-        made = []
+        lent = []
         for field, empty, put in self._other:
             entries = empty.copy()
             entries.update(getattr(op, field))
             put(entries)
-            made.append((field, entries))
-        return made
+            lent.append((field, entries))
+        return lent
 
-    def end(self, op: Operator, made: list[tuple[str, dict[Any, Any]]]) -> None:
-        for field, entries in made:
+    def end(self, op: Operator, lent: list[tuple[str, dict[Any, Any]]]) -> None:
+        """Takes the copies back, and checks what the function has left in its dicts."""
+        for field, entries in lent:
             setattr(op, field, dict(entries))
         for field in self._fields:
             if getattr(op, field):
@@ -154,26 +156,26 @@ _lendings: dict[type, _Lending] = {}
 
 
 def _lending(cls: type[ManagedOperator]) -> _Lending:
-    found = _lendings.get(cls)
-    if found is None:
-        found = _lendings[cls] = _Lending(cls)
-    return found
+    lending = _lendings.get(cls)
+    if lending is None:
+        lending = _lendings[cls] = _Lending(cls)
+    return lending
 
 
 def _yielding(self: Any, row: Any) -> Iterator[Any]:
     lending = _lending(type(self))
-    made = lending.begin(self)
+    lent = lending.begin(self)
     yield from lending.function(row)
-    lending.end(self, made)
+    lending.end(self, lent)
 
 
 def _returning(self: Any, row: Any) -> Any:
     lending = _lending(type(self))
-    made = lending.begin(self)
+    lent = lending.begin(self)
     result = lending.function(row)
     if isinstance(result, Iterable) and not isinstance(result, dict | Row | str | bytes):
         result = list(result)  # what is lazy has to run while the function has these dicts
-    lending.end(self, made)
+    lending.end(self, lent)
     return result
 
 

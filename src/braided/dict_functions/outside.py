@@ -150,8 +150,8 @@ def known_code(value: Any) -> bool:
     if name in _CLOCKS or name in _HIDDEN_STATE:
         return False
     if module == "builtins":
-        own = vars(builtins).get(name) is value
-        return name in _BUILTINS if own else not isinstance(value, type)
+        is_builtin = vars(builtins).get(name) is value
+        return name in _BUILTINS if is_builtin else not isinstance(value, type)
     if module.startswith("numpy.random"):
         return False
     if module == "pyspark.sql.types":
@@ -247,12 +247,12 @@ def _functions(
 
 
 def _generated(base: type, function: Any) -> bool:
-    """Written by dataclass, NamedTuple or Enum and not by the user."""
+    """Whether it was written by dataclass, NamedTuple or Enum and not by the user."""
     name = function.__name__
-    made = is_dataclass(base) or hasattr(base, "_field_defaults")
+    has_generated = is_dataclass(base) or hasattr(base, "_field_defaults")
     dunder = name.startswith("__") and name.endswith("__")
     file = function.__code__.co_filename
-    by_python = made and dunder and file in ("<string>", dataclasses.__file__)
+    by_python = has_generated and dunder and file in ("<string>", dataclasses.__file__)
     return known_code(function) or by_python
 
 

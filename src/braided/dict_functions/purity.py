@@ -306,12 +306,12 @@ def root_of(node: ast.expr) -> ast.expr:
 
 def _from_outside(code: types.CodeType) -> set[str]:
     """Names that a function or anything in it reads from the module or from functions around."""
-    found = set(code.co_freevars)
+    names = set(code.co_freevars)
     waiting = [code]
     while waiting:
         part = waiting.pop()
         for step in dis.get_instructions(part):
             if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"):
-                found.add(str(step.argval))
+                names.add(str(step.argval))
         waiting.extend(const for const in part.co_consts if inspect.iscode(const))
-    return found
+    return names

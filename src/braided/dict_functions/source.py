@@ -47,16 +47,16 @@ class Definition:
         if name in self.function.__code__.co_freevars:
             for scope in reversed(self.around):
                 if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
-                    found = _annotated(scope, name)
-                    if found is not None:
-                        return ast.unparse(found)
+                    annotation = _annotated(scope, name)
+                    if annotation is not None:
+                        return ast.unparse(annotation)
             return None
         # What a notebook or a session has run before is not in this source, but remembered.
-        kept = self.function.__globals__.get("__annotations__", {})
-        if name in kept:
-            return kept[name]
-        found = _annotated(self.around[0], name)
-        return None if found is None else ast.unparse(found)
+        remembered = self.function.__globals__.get("__annotations__", {})
+        if name in remembered:
+            return remembered[name]
+        annotation = _annotated(self.around[0], name)
+        return None if annotation is None else ast.unparse(annotation)
 
     def meaning(self, annotation: Any) -> Any:
         """The type that an annotation, maybe written as text, stands for."""

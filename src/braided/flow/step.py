@@ -8,7 +8,8 @@ which kind a step is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from pyspark.sql.types import StructType
 
@@ -18,7 +19,9 @@ from braided.store.history.manifest import OperatorMeta
 from braided.tasks.first_state import FirstState
 from braided.tasks.stage import KeyedStage, StageSetting
 
-__all__ = ["ImportedState", "KeyedStep"]
+__all__ = ["FieldsByKey", "ImportedState", "KeyedStep"]
+
+FieldsByKey = dict[tuple[Any, ...], dict[str, Any]]
 
 ImportedState = tuple[OperatorMeta, FirstState]
 """State that was brought in from elsewhere, and what the checkpoint is to know of it."""
@@ -82,6 +85,11 @@ class KeyedStep(Protocol):
         self, meta: OperatorMeta, root: str, batch: int, times: BatchTimes
     ) -> FirstState:
         """Writes the state that it starts with; nothing counts before a manifest names it."""
+
+    def fields_in(self, checkpoint: Path) -> FieldsByKey | None:
+        """The fields that a checkpoint's newest batch has of it; None where its state is not the
+        fields of a class.
+        """
 
     # -- time ------------------------------------------------------------------------------
 

@@ -29,10 +29,11 @@ from pyspark.sql.types import (
 from braided import errors
 from braided.errors import BraidedError
 from braided.flow.key_schema import key_schema
-from braided.inspect.contents import Contents, Kept, Record, kept_by
+from braided.inspect.contents import reader_of
 from braided.inspect.versions import Versions
 from braided.store.history.manifest import OperatorVersion, View
 from braided.store.slots.key_codec import KeyCodec
+from braided.tasks.contents import Contents, KeyState, StateReader
 
 __all__ = ["changes_frame", "raised_by_task", "state_frame"]
 
@@ -56,8 +57,8 @@ class _Source:
     checkpoint: str
     operator: str
     key: pa.Schema
-    kept: Kept
-    """At the version that is shown, or the later of two."""
+    reader: StateReader
+    """Of the version that is shown, or of the later of two."""
 
     def view(self, batch: int) -> OperatorVersion | None:
         return Versions(self.checkpoint).view(batch).operators.get(self.operator)
@@ -65,7 +66,8 @@ class _Source:
     def contents(self, view: OperatorVersion | None, batch: int, slots: list[int]) -> Contents:
         if view is None:
             return {slot: {} for slot in slots}
-        return self.kept.read(Versions(self.checkpoint), view, batch, slots)
+        versions = Versions(self.checkpoint)
+        return self.reader.read(versions.files, view, versions.batch_time_ms(batch), slots)
 
     def names(self, slot: int, keys: list[bytes]) -> list[pa.Array]:
         """The first columns of a frame: operator, slot and key."""
@@ -85,20 +87,20 @@ class _StateTask:
     batch: int
 
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        source, kept, slots = self.source, self.source.kept, _slots(chunks)
+        source, reader, slots = self.source, self.source.reader, _slots(chunks)
 
         def read() -> Contents:
             return source.contents(source.view(self.batch), self.batch, slots)
 
-        found = Versions(source.checkpoint).reading([self.batch], read)
-        for slot, contents in found.items():
-            keys = list(contents)
+        contents = Versions(source.checkpoint).reading([self.batch], read)
+        for slot, stored in contents.items():
+            keys = list(stored)
             for piece in _pieces(len(keys)):
-                rows = [kept.record(contents[key]) for key in keys[piece]]
+                rows = [reader.key_state(stored[key]) for key in keys[piece]]
                 yield pa.RecordBatch.from_arrays(
                     [
                         *source.names(slot, keys[piece]),
-                        kept.column([row.values for row in rows]),
+                        reader.column([row.values for row in rows]),
                         _times(row.timers for row in rows),
                         pa.array([self.batch] * len(rows), pa.int64()),
                     ],
@@ -115,12 +117,12 @@ class _ChangesTask:
     after: int
 
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        source, kept, slots = self.source, self.source.kept, _slots(chunks)
+        source, reader, slots = self.source, self.source.reader, _slots(chunks)
         before, after = Versions(source.checkpoint).reading(
             [self.before, self.after], lambda: self._read(slots)
         )
         for slot in before:
-            changed = list(_changed(kept, before[slot], after[slot]))
+            changed = list(_changed(reader, before[slot], after[slot]))
             for piece in _pieces(len(changed)):
                 keys, old, new = zip(*changed[piece], strict=True)
                 kinds = [
@@ -131,8 +133,8 @@ class _ChangesTask:
                     [
                         *source.names(slot, list(keys)),
                         pa.array(kinds, pa.string()),
-                        kept.column([row and row.values for row in old]),
-                        kept.column([row and row.values for row in new]),
+                        reader.column([row and row.values for row in old]),
+                        reader.column([row and row.values for row in new]),
                         _times(row and row.timers for row in old),
                         _times(row and row.timers for row in new),
                     ],
@@ -142,7 +144,7 @@ class _ChangesTask:
     def _read(self, slots: list[int]) -> tuple[Contents, Contents]:
         source = self.source
         old, new = source.view(self.before), source.view(self.after)
-        if old is not None and new is not None and not source.kept.expires:
+        if old is not None and new is not None and not source.reader.expires:
             slots = [slot for slot in slots if old.head(slot) != new.head(slot)]
         return (
             source.contents(old, self.before, slots),
@@ -151,13 +153,13 @@ class _ChangesTask:
 
 
 def _changed(
-    kept: Kept, before: dict[bytes, Any], after: dict[bytes, Any]
-) -> Iterator[tuple[bytes, Record | None, Record | None]]:
+    reader: StateReader, before: dict[bytes, Any], after: dict[bytes, Any]
+) -> Iterator[tuple[bytes, KeyState | None, KeyState | None]]:
     for key in sorted(before.keys() | after.keys()):
-        found = before.get(key), after.get(key)
-        if found[0] == found[1]:
+        stored = before.get(key), after.get(key)
+        if stored[0] == stored[1]:
             continue
-        old, new = (None if each is None else kept.record(each) for each in found)
+        old, new = (None if each is None else reader.key_state(each) for each in stored)
         # Records of two versions of the fields may say the same in different bytes; and a NaN is
         # not equal to itself.
         if old != new and repr(old) != repr(new):
@@ -184,27 +186,27 @@ def _pieces(count: int) -> Iterator[slice]:
 
 def state_frame(spark: SparkSession, checkpoint: str, view: View, operator: str) -> DataFrame:
     """All keys of an operator at a version."""
-    known = view.operators[operator]
-    key, kept = key_schema(known.meta.key), kept_by(operator, known.meta)
-    types = (key, kept.type, ArrayType(TimestampType()), LongType())
-    task = _StateTask(_source(checkpoint, operator, key, kept), view.batch)
-    return _slot_frame(spark, known).mapInArrow(task, _schema(_STATE, types))
+    version = view.operators[operator]
+    key, reader = key_schema(version.meta.key), reader_of(operator, version.meta)
+    types = (key, reader.type, ArrayType(TimestampType()), LongType())
+    task = _StateTask(_source(checkpoint, operator, key, reader), view.batch)
+    return _slot_frame(spark, version).mapInArrow(task, _schema(_STATE, types))
 
 
 def changes_frame(
     spark: SparkSession, checkpoint: str, before: int, view: View, operator: str
 ) -> DataFrame:
     """The keys of an operator that differ between a version and a later one."""
-    known = view.operators[operator]
-    key, kept = key_schema(known.meta.key), kept_by(operator, known.meta)
+    version = view.operators[operator]
+    key, reader = key_schema(version.meta.key), reader_of(operator, version.meta)
     timers = ArrayType(TimestampType())
-    types = (key, StringType(), kept.type, kept.type, timers, timers)
-    task = _ChangesTask(_source(checkpoint, operator, key, kept), before, view.batch)
-    return _slot_frame(spark, known).mapInArrow(task, _schema(_CHANGES, types))
+    types = (key, StringType(), reader.type, reader.type, timers, timers)
+    task = _ChangesTask(_source(checkpoint, operator, key, reader), before, view.batch)
+    return _slot_frame(spark, version).mapInArrow(task, _schema(_CHANGES, types))
 
 
-def _source(checkpoint: str, operator: str, key: StructType, kept: Kept) -> _Source:
-    return _Source(checkpoint, operator, to_arrow_schema(key, timezone="UTC"), kept)
+def _source(checkpoint: str, operator: str, key: StructType, reader: StateReader) -> _Source:
+    return _Source(checkpoint, operator, to_arrow_schema(key, timezone="UTC"), reader)
 
 
 def _schema(names: Sequence[str], types: Sequence[DataType]) -> StructType:
@@ -213,10 +215,10 @@ def _schema(names: Sequence[str], types: Sequence[DataType]) -> StructType:
     return StructType([StructField(*each) for each in fields])
 
 
-def _slot_frame(spark: SparkSession, known: OperatorVersion) -> DataFrame:
+def _slot_frame(spark: SparkSession, version: OperatorVersion) -> DataFrame:
     """The slots, so many to a task that it can hold their state."""
-    tasks = max(spark.sparkContext.defaultParallelism, -(-known.bytes // _BYTES_PER_TASK))
-    return spark.range(0, known.meta.slots, 1, min(tasks, known.meta.slots))
+    tasks = max(spark.sparkContext.defaultParallelism, -(-version.bytes // _BYTES_PER_TASK))
+    return spark.range(0, version.meta.slots, 1, min(tasks, version.meta.slots))
 
 
 _RAISED = re.compile(r"^braided\.errors\.(\w+): (.+)$", re.MULTILINE)
@@ -224,8 +226,8 @@ _RAISED = re.compile(r"^braided\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 def raised_by_task(error: PySparkException) -> BraidedError | None:
     """The error of ours that ended a task of these frames, if one did."""
-    found = _RAISED.search(str(error))
-    if found is None:
+    match = _RAISED.search(str(error))
+    if match is None:
         return None
-    raised: BraidedError = getattr(errors, found[1])(found[2])
+    raised: BraidedError = getattr(errors, match[1])(match[2])
     return raised

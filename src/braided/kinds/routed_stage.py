@@ -8,11 +8,11 @@ from pyspark.sql.types import StructType
 from braided.control.routing.table import RoutingTable
 from braided.flow.route import GroupingKeys, Route
 from braided.spark.sql_text import quoted
-from braided.tasks.channel import ChannelTask
 from braided.tasks.columns import PLACE, order_columns
 from braided.tasks.packing import PackedProgram
 from braided.tasks.spec import TaskSpec
 from braided.tasks.stage import KeyedStage, StageSetting
+from braided.tasks.task import ChannelTask
 
 __all__ = ["RoutedStage"]
 
@@ -50,9 +50,7 @@ class RoutedStage(KeyedStage):
 
     def _task(self, keep_order: bool) -> tuple[ChannelTask, list[str]]:
         setting = self.setting
-        spec = TaskSpec(
-            program=self._program, divert=setting.divert, **self._shared(keep_order)
-        )
+        spec = TaskSpec(program=self._program, divert=setting.divert, **self._shared(keep_order))
         order = order_columns(self.order) if keep_order else []
         names = [*map(quoted, self._input.names), *self._keys.hidden_names()]
         return self.task(spec, setting.reports), [*order, *names, PLACE]

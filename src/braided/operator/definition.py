@@ -184,12 +184,12 @@ class Operator(metaclass=OperatorType):
         for name, value in params.items():
             check_param(cls.__name__, name, cls._params, value)
         space = {key: getattr(cls, key) for key in ("__module__", "__qualname__", "__doc__")}
-        made: Any = type.__new__(OperatorType, cls.__name__, (cls,), {**space, "__slots__": ()})
-        made._fields, made._params = cls._fields, cls._params
+        derived: Any = type.__new__(OperatorType, cls.__name__, (cls,), {**space, "__slots__": ()})
+        derived._fields, derived._params = cls._fields, cls._params
         for name, value in params.items():
-            setattr(made, name, value)
-        _codecs[made] = state_codec(cls)
-        return made  # type: ignore[no-any-return]
+            setattr(derived, name, value)
+        _codecs[derived] = state_codec(cls)
+        return derived  # type: ignore[no-any-return]
 
     def setTimer(self, when: datetime | int) -> None:
         """Have `onTimer` called at this time (a datetime, or ms since 1970), once.
@@ -282,15 +282,15 @@ def _params_of(
     params: dict[str, Any] = {}
     for base in bases:
         params = {**getattr(base, "_params", {}), **params}
-    own = {attribute: param_type(hint) for attribute, hint in hints.items() if is_param(hint)}
-    params.update(own)
-    for attribute in own:
+    declared = {attribute: param_type(hint) for attribute, hint in hints.items() if is_param(hint)}
+    params.update(declared)
+    for attribute in declared:
         _check_name(name, attribute)
         if any(attribute == field.name for base in bases for field in getattr(base, "_fields", ())):
             raise OperatorDefinitionError(
                 f"{name}.{attribute} is a parameter here and state in a base class; rename one"
             )
-    for attribute in params.keys() & hints.keys() - own.keys():
+    for attribute in params.keys() & hints.keys() - declared.keys():
         raise OperatorDefinitionError(
             f"{name}.{attribute} is a field of the state here and a parameter in a base class; "
             "rename one"

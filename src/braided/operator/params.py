@@ -53,9 +53,9 @@ def param_type(hint: Any) -> Any:
 def check_param(operator: str, name: str, params: Mapping[str, Any], value: Any) -> None:
     """Refuses a value that a parameter can't have, or a parameter that is not there."""
     if name not in params:
-        known = ", ".join(params) or "none; declare it as `name: braided.Param[type] = value`"
+        names = ", ".join(params) or "none; declare it as `name: braided.Param[type] = value`"
         raise OperatorDefinitionError(
-            f"{operator} has no parameter {name!r}; its parameters are: {known}"
+            f"{operator} has no parameter {name!r}; its parameters are: {names}"
         )
     if not _fits(params[name], value):
         raise OperatorDefinitionError(

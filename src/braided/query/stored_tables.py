@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from braided.control.routing.table import Pin, RoutingTable
 from braided.store.history.manifest import OperatorVersion, PinnedKey, encode_table
 
@@ -27,5 +25,4 @@ def stored_table(table: RoutingTable) -> StoredTable:
 def table_of(operator: OperatorVersion) -> RoutingTable:
     """The table that was in effect at a version."""
     pins = tuple(Pin(pin.key, pin.hash, pin.check, pin.slot) for pin in operator.pins)
-    slots = operator.table.astype(np.int32)
-    return RoutingTable(operator.epoch, operator.channels, slots, pins)
+    return RoutingTable(operator.epoch, operator.channels, operator.table, pins)

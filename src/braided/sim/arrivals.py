@@ -85,12 +85,12 @@ class Steps:
 
     def _until(self, at_s: float) -> float:
         cycles, into = divmod(at_s, self._cycle_s)
-        found = cycles * sum(seconds * rate for seconds, rate in self.steps)
+        rows = cycles * sum(seconds * rate for seconds, rate in self.steps)
         for seconds, rate in self.steps:
             part = min(into, seconds)
-            found += part * rate
+            rows += part * rate
             into -= part
-        return found
+        return rows
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,10 @@ class Trace:
         return self._rates[max(0, bisect_right(self._times, at_s) - 1)]
 
     def rows(self, from_s: float, to_s: float) -> float:
-        found, at = 0.0, from_s
+        rows, at = 0.0, from_s
         while at < to_s:
             following = bisect_right(self._times, at)
             end = min(to_s, self._times[following] if following < len(self._times) else to_s)
-            found += (end - at) * self.rate(at)
+            rows += (end - at) * self.rate(at)
             at = end
-        return found
+        return rows

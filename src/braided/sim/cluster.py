@@ -200,26 +200,26 @@ class _Simulation:
         outlook = self.controller.outlook()
         if outlook is None:
             return []
-        said: list[Event] = []
+        decisions: list[Event] = []
         for name, wish in outlook.wishes(growth, collected_s).items():
             operator = outlook.view.operators[name]
             if wish.channels > self.tables[name].channels:
                 more = rescale(self.tables[name], wish.channels, operator.load)
                 self.tables = {**self.tables, name: replace(more, epoch=operator.table.epoch + 1)}
-                said.append(self.controller.foreseen(outlook.view.batch + 1, operator, wish))
-        return said
+                decisions.append(self.controller.foreseen(outlook.view.batch + 1, operator, wish))
+        return decisions
 
     def _process(
         self, rows: float, at_s: float
     ) -> tuple[list[OperatorSample], float, float, float]:
         """Every operator's part; the busiest channels, the best possible, and the time in all."""
         flow = self.flow
-        given: dict[str, float] = {}
+        rows_out: dict[str, float] = {}
         samples: list[OperatorSample] = []
         busiest = bound = stages_s = 0.0
         for operator in flow.operators:
             table = self.tables[operator.name]
-            taken = sum(given[up] for up in operator.upstream) if operator.upstream else rows
+            taken = sum(rows_out[up] for up in operator.upstream) if operator.upstream else rows
             shares = self._shares_of(operator, at_s)
             counted = self.chance.poisson(shares * taken).astype(np.float64)
             jitter = 1 + flow.noise * self.chance.standard_normal(operator.slots)
@@ -227,7 +227,7 @@ class _Simulation:
             of_channels = np.bincount(table.slots, weights=busy_s, minlength=table.channels).astype(
                 np.float64
             )
-            given[operator.name] = taken * operator.selectivity
+            rows_out[operator.name] = taken * operator.selectivity
             samples.append(
                 OperatorSample(
                     name=operator.name,
@@ -237,7 +237,7 @@ class _Simulation:
                     keys=counted,
                     state_bytes=np.full(operator.slots, operator.slot_bytes),
                     channel_busy_s=of_channels,
-                    rows_out=given[operator.name],
+                    rows_out=rows_out[operator.name],
                 )
             )
             hottest_s = operator.keys.hottest(operator.keys.version(at_s)) * float(busy_s.sum())
@@ -284,11 +284,11 @@ class _Simulation:
 
     def _shares_of(self, operator: SimOperator, at_s: float) -> Loads:
         version = operator.keys.version(at_s)
-        known = self._shares.get(operator.name)
-        if known is None or known[0] != version:
-            known = (version, operator.keys.shares(version, operator.slots))
-            self._shares[operator.name] = known
-        return known[1]
+        cached = self._shares.get(operator.name)
+        if cached is None or cached[0] != version:
+            cached = (version, operator.keys.shares(version, operator.slots))
+            self._shares[operator.name] = cached
+        return cached[1]
 
     def _hosts_of(self) -> dict[str, Sequence[int]]:
         # One channel more than any table has now, so that a plan can look up the ones it adds.

@@ -59,8 +59,8 @@ class Zipf:
     def shares(self, version: int, slots: int) -> Loads:
         ranked = zipf_shares(self.keys, self.skew)
         order = np.random.default_rng((self.seed, version)).permutation(self.keys)
-        found = np.bincount(slot_of_keys(self.keys, slots), ranked[order], minlength=slots)
-        return found.astype(np.float64)
+        shares = np.bincount(slot_of_keys(self.keys, slots), ranked[order], minlength=slots)
+        return shares.astype(np.float64)
 
     def hottest(self, version: int) -> float:
         return float(zipf_shares(self.keys, self.skew)[0])
@@ -82,8 +82,8 @@ class Hotspot:
         weight = np.full(self.keys, (1 - self.share) / self.keys)
         hot = (np.arange(self.hot_keys) + version * self.hot_keys) % self.keys
         weight[hot] += self.share / self.hot_keys
-        found = np.bincount(slot_of_keys(self.keys, slots), weight, minlength=slots)
-        return found.astype(np.float64)
+        shares = np.bincount(slot_of_keys(self.keys, slots), weight, minlength=slots)
+        return shares.astype(np.float64)
 
     def hottest(self, version: int) -> float:
         return (1 - self.share) / self.keys + self.share / self.hot_keys

@@ -103,7 +103,7 @@ def settling(
 ) -> list[Settling]:
     """How each change of load was met, for loads that are constant between changes."""
     ends = [*changes_s[1:], float("inf")]
-    found = []
+    settlings = []
     for start_s, end_s in zip(changes_s, ends, strict=True):
         part = [p for p in periods if start_s <= p.at_s < end_s]
         if not part:
@@ -113,7 +113,7 @@ def settling(
         wrong = [n for n, channels in enumerate(used) if channels != needed]
         settled = wrong[-1] + 1 if wrong else 0
         first = next((n for n, channels in enumerate(used) if channels == needed), len(used))
-        found.append(
+        settlings.append(
             Settling(
                 at_s=start_s,
                 levels=abs(list(levels).index(needed) - list(levels).index(used[0])),
@@ -122,7 +122,7 @@ def settling(
                 oscillations=sum(a != b for a, b in pairwise(used[first:])),
             )
         )
-    return found
+    return settlings
 
 
 def tracking(periods: Sequence[Period], levels: Sequence[int]) -> Settling:

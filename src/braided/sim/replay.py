@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from braided.control.events import Event, EventLogError, Measured, Planned, unpacked
+from braided.control.events import Event, EventLogError, Measured, Planned, unpack_loads
 from braided.control.routing.table import Loads
 from braided.control.settings import Settings
 from braided.sim.arrivals import Trace
 from braided.sim.cluster import Cluster, Run, SimFlow, SimOperator, simulate
 
-__all__ = ["Recording", "recorded", "recorded_fields", "replay"]
+__all__ = ["Recording", "read_recording", "recording_fields", "replay"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,26 +54,28 @@ class Recording:
     moved_slots: int
 
 
-def recorded(events: Iterable[Event]) -> Recording:
+def read_recording(events: Iterable[Event]) -> Recording:
     """Reads a log's events; EventLogError if there is no batch in it."""
-    seen: dict[str, list[Measured]] = {}
+    measured: dict[str, list[Measured]] = {}
     moved = 0
     for event in events:
         if isinstance(event, Measured):
-            seen.setdefault(event.operator, []).append(event)
+            measured.setdefault(event.operator, []).append(event)
         elif isinstance(event, Planned) and not event.dropped:
             moved += event.moved_slots
-    if not seen:
+    if not measured:
         raise EventLogError("there is no measured batch in this log")
-    first = next(iter(seen.values()))
+    first = next(iter(measured.values()))
     times_s = _times(first)
-    sources = [name for name, lines in seen.items() if not lines[0].upstream]
+    sources = [name for name, lines in measured.items() if not lines[0].upstream]
     rates = [
-        sum(seen[name][n].rows for name in sources if n < len(seen[name]))
+        sum(measured[name][n].rows for name in sources if n < len(measured[name]))
         / max(line.collected_s, 1e-9)
         for n, line in enumerate(first)
     ]
-    most = max(sum(line.channels for line in lines) for lines in zip(*seen.values(), strict=False))
+    most = max(
+        sum(line.channels for line in lines) for lines in zip(*measured.values(), strict=False)
+    )
     took = [line.duration_s for line in first]
     flow = SimFlow(
         # As many cores as anything needs: the log does not say how many there were.
@@ -84,7 +86,7 @@ def recorded(events: Iterable[Event]) -> Recording:
             slot_s=0.0,
             bytes_per_s=1e15,
         ),
-        operators=tuple(_operator(name, lines, times_s) for name, lines in seen.items()),
+        operators=tuple(_operator(name, lines, times_s) for name, lines in measured.items()),
         arrivals=Trace(times_s, rates),
         interval_s=first[-1].interval_s,
         duration_s=times_s[-1] + first[-1].collected_s,
@@ -100,7 +102,9 @@ def recorded(events: Iterable[Event]) -> Recording:
             )
         ),
         batch_s=float(np.quantile(took, 0.99)),
-        channel_s=sum(line.channels * line.duration_s for lines in seen.values() for line in lines),
+        channel_s=sum(
+            line.channels * line.duration_s for lines in measured.values() for line in lines
+        ),
         moved_slots=moved,
     )
 
@@ -121,7 +125,7 @@ def _times(lines: Sequence[Measured]) -> list[float]:
 
 def _operator(name: str, lines: Sequence[Measured], times_s: Sequence[float]) -> SimOperator:
     rates = [line.true_rate for line in lines if line.true_rate > 0]
-    loads = [unpacked(line.slots) for line in lines]
+    loads = [unpack_loads(line.slots) for line in lines]
     return SimOperator(
         name=name,
         keys=RecordedKeys(times_s[: len(loads)], loads),
@@ -135,7 +139,7 @@ def _operator(name: str, lines: Sequence[Measured], times_s: Sequence[float]) ->
     )
 
 
-def recorded_fields(recording: Recording) -> Mapping[str, float | int]:
+def recording_fields(recording: Recording) -> Mapping[str, float | int]:
     """How it went when it was recorded, in the words of a run's summary."""
     return {
         "batches": recording.batches,

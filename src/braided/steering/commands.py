@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from braided.control.routing.balance import rebalance
-from braided.control.routing.pins import pinned, unpinned
+from braided.control.routing.pins import pin_key, unpin_key
 from braided.control.routing.rescale import rescale
 from braided.control.routing.table import Pin, RoutingTable
 from braided.spark.tick import Bell
@@ -134,5 +134,5 @@ def _with_pins(table: RoutingTable, change: Pin | bytes, epoch: int) -> RoutingT
     # Several commands at once may have gone further than one epoch.
     epoch = max(epoch, table.epoch)
     if isinstance(change, bytes):
-        return unpinned(table, change, epoch)
-    return pinned(table, change, epoch)
+        return unpin_key(table, change, epoch)
+    return pin_key(table, change, epoch)

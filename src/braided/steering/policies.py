@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from braided.control.guarded import Guard, GuardedBalance, GuardedScale
 from braided.control.hot_keys import HotKeyRule
+from braided.control.policies.guarded import Guard, GuardedBalance, GuardedScale
 from braided.control.policies.model import Model
 from braided.control.policy import Limits
 from braided.control.registry import balance_policy, scale_policy

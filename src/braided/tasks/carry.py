@@ -35,6 +35,7 @@ class Cut:
         self._rest: pa.RecordBatch | None = None
 
     def through(self) -> Iterator[pa.RecordBatch]:
+        """The rows that the task is to process, up to the limit."""
         if self._limit is None:
             yield from self._chunks
             return
@@ -65,12 +66,12 @@ def write_carry(df: DataFrame, root: str, name: str, operator: str) -> CarryFile
         if first is None:
             return
         file = f"{name}-{uuid.uuid4().hex[:12]}"
-        made = _write(Files(root), file, operator, itertools.chain([first], kept))
-        columns = [[made.name], [made.digest], [made.rows]]
+        carry = _write(Files(root), file, operator, itertools.chain([first], kept))
+        columns = [[carry.name], [carry.digest], [carry.rows]]
         yield pa.RecordBatch.from_arrays(list(map(pa.array, columns)), ["name", "digest", "rows"])
 
-    found = df.mapInArrow(write, "name string, digest string, rows long").collect()
-    return CarryFile(operator=operator, **found[0].asDict()) if found else None
+    written = df.mapInArrow(write, "name string, digest string, rows long").collect()
+    return CarryFile(operator=operator, **written[0].asDict()) if written else None
 
 
 def _write(files: Files, name: str, operator: str, chunks: Iterator[pa.RecordBatch]) -> CarryFile:

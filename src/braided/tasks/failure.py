@@ -90,10 +90,10 @@ def to_text(error: BraidedError) -> str:
 
 def from_worker(error: BaseException) -> BraidedError | None:
     """The typed error that a worker raised, if this is one."""
-    found = _MARK.search(str(error))
-    if found is None:
+    mark = _MARK.search(str(error))
+    if mark is None:
         return None
-    parcel = msgspec.json.decode(found.group(1), type=_Parcel)
+    parcel = msgspec.json.decode(mark.group(1), type=_Parcel)
     kind = getattr(errors, parcel.kind, BatchError)
     raised: BraidedError = kind(parcel.message)
     return raised

@@ -25,7 +25,7 @@ LEAST_SHARE = 0.05
 
 
 class HeavyKeys:
-    """Adds chunks of one channel, in their order; tells its heaviest keys."""
+    """Is given the chunks of one channel in their order, and tells its heaviest keys."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, tuple[int, int]] = {}
@@ -50,7 +50,7 @@ class HeavyKeys:
             before = self._rows.get(key, (0, 0))[1]
             self._rows[key] = int(places[stretch]), before + int(lengths[stretch])
 
-    def found(self, rows: int) -> tuple[KeyRows, ...]:
+    def heaviest(self, rows: int) -> tuple[KeyRows, ...]:
         """The heaviest of a channel that had so many rows, heaviest first."""
         least = max(2.0, LEAST_SHARE * rows)
         heavy = [

@@ -76,7 +76,7 @@ class OutputEncoder:
             for field, arrow in zip(schema.fields, self.arrow_schema, strict=True)
         ]
         self._plain = [_plain_test(field) for field in schema.fields]
-        self._known = frozenset(self.names)
+        self._name_set = frozenset(self.names)
         self._nested = any(
             isinstance(f.dataType, ArrayType | MapType | StructType | UserDefinedType)
             for f in schema.fields
@@ -119,7 +119,7 @@ class OutputEncoder:
 
     def _is_plain(self, row: Any) -> bool:
         if isinstance(row, dict):
-            if row.keys() != self._known:
+            if row.keys() != self._name_set:
                 return False
             row = map(row.__getitem__, self.names)
         elif not isinstance(row, tuple | list) or len(row) != len(self._plain):
@@ -159,7 +159,7 @@ class OutputEncoder:
 
     def _partial(self, row: dict[str, Any]) -> Sequence[Any]:
         for name in row:
-            if name not in self._known:
+            if name not in self._name_set:
                 raise self._refused(f"gave a row with an unknown column {name!r}: {_short(row)}")
         return [row.get(name) for name in self.names]  # as in Spark, one left out is a null
 

@@ -148,7 +148,8 @@ def _read_timestamps(column: pa.Array) -> list[Any]:
             values[i] = _local(int(us[i]))
     if valid is None:
         return list(values)
-    return [value if known else None for value, known in zip(values, valid.tolist(), strict=True)]
+    are_valid = valid.tolist()
+    return [value if is_valid else None for value, is_valid in zip(values, are_valid, strict=True)]
 
 
 _BLOCKS = (_YEARS + np.array([2, -2])).astype("datetime64[s]").astype(np.int64) // _BLOCK_S

@@ -75,6 +75,11 @@ class ChannelSpec:
     keep_order: bool
     """Whether they came along, and the output needs them."""
 
+    @property
+    def first_column(self) -> int:
+        """Where in a chunk the rows' own columns begin."""
+        return self.order if self.keep_order else 0
+
 
 @dataclass(frozen=True)
 class TaskSpec(ChannelSpec):

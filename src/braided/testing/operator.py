@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 from braided.control.routing.table import RoutingTable
 from braided.errors import DefinitionError
 from braided.kinds.operator.step import continued_fields
-from braided.kinds.operator.task import run_of
+from braided.kinds.operator.task import begin_run
 from braided.operator.definition import Operator, state_codec
 from braided.operator.times import as_datetime, as_ms
 from braided.query.checkpoint import fit
@@ -222,7 +222,7 @@ class OperatorHarness:
             keep_order=True,
             divert=self._divert,
         )
-        run = run_of(spec)(spec, program, batch, 0)
+        run = begin_run(spec, program, batch, 0)
         try:
             chunks = list(run.process(iter([chunk_of(program, rows, SLOTS)] if rows else [])))
         except BaseException:

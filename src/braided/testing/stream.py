@@ -39,8 +39,7 @@ from braided.api.query import ElasticQuery
 from braided.api.stream import Stream, stream
 from braided.errors import DefinitionError
 from braided.flow.graph import flow_of
-from braided.kinds.operator.contents import state_of
-from braided.kinds.operator.step import OperatorStep
+from braided.flow.step import FieldsByKey, KeyedStep
 from braided.spark.sql_text import quoted
 
 __all__ = ["StreamTest"]
@@ -80,7 +79,7 @@ class StreamTest:
         self._armed: str | None = None
         self._added = 0
         self._checked: list[Row] = []
-        self._steps: dict[str, OperatorStep] = {}
+        self._steps: dict[str, KeyedStep] = {}
         self._by_value: Any = None
         self.query = None
 
@@ -165,10 +164,9 @@ class StreamTest:
         """
         self.stop()
         self._flow = flow or self._flow
-        made = self._flow(stream(self._source()))
-        steps = flow_of([made._node]).steps
-        self._steps = {step.name: step for step in steps if isinstance(step, OperatorStep)}
-        writer = made.writeStream.format("parquet").option("path", str(self._output))
+        tested = self._flow(stream(self._source()))
+        self._steps = {step.name: step for step in flow_of([tested._node]).steps}
+        writer = tested.writeStream.format("parquet").option("path", str(self._output))
         writer.option("checkpointLocation", str(self.checkpoint)).options(**self._options)
         self.query = writer.start()
         self._settle()
@@ -185,39 +183,49 @@ class StreamTest:
 
     def checkAnswer(self, *rows: tuple[Any, ...]) -> None:
         """All rows given out so far are these, in any order."""
-        found = self._answer()
-        self._checked = found
-        _compare("checkAnswer", found, rows)
+        self._checked = self._answer()
+        _compare("checkAnswer", self._checked, rows)
 
     def checkNewAnswer(self, *rows: tuple[Any, ...]) -> None:
         """The rows given out since the last check are these, in any order."""
-        found = self._answer()
-        new = list(found)
+        answer = self._answer()
+        new = list(answer)
         for row in self._checked:
             new.remove(row)
-        self._checked = found
+        self._checked = answer
         _compare("checkNewAnswer", new, rows)
 
     def checkState(
         self, expected: Mapping[Any, Mapping[str, Any]], operator: str | None = None
     ) -> None:
         """The committed state: fields by key, a tuple if there are several grouping columns."""
-        if operator is None and len(self._steps) > 1:
-            raise DefinitionError(f"checkState: name one of the operators {list(self._steps)}")
-        step = self._steps[operator if operator is not None else next(iter(self._steps))]
-        found = state_of(self.checkpoint, step.name, step.operator, step.key_schema)
+        name, fields = self._fields(operator)
         wanted = {
             key if isinstance(key, tuple) else (key,): value for key, value in expected.items()
         }
         lines = [
-            f"  {key if len(key) > 1 else key[0]!r}: {found.get(key)}, expected {wanted.get(key)}"
-            for key in [*wanted, *(key for key in found if key not in wanted)]
-            if found.get(key) != wanted.get(key)
+            f"  {key if len(key) > 1 else key[0]!r}: {fields.get(key)}, expected {wanted.get(key)}"
+            for key in [*wanted, *(key for key in fields if key not in wanted)]
+            if fields.get(key) != wanted.get(key)
         ]
         if lines:
-            raise AssertionError(f"state of {step.name!r}:\n" + "\n".join(lines))
+            raise AssertionError(f"state of {name!r}:\n" + "\n".join(lines))
 
     # -- inside ----------------------------------------------------------------------------
+
+    def _fields(self, operator: str | None) -> tuple[str, FieldsByKey]:
+        """The name of the operator that is meant, and what the checkpoint has of it."""
+        by_name = {
+            name: fields
+            for name, step in self._steps.items()
+            if (fields := step.fields_in(self.checkpoint)) is not None
+        }
+        name = operator
+        if name is None and len(by_name) == 1:
+            name = next(iter(by_name))
+        if name is None or name not in by_name:
+            raise DefinitionError(f"checkState: name one of the operators {list(by_name)}")
+        return name, by_name[name]
 
     def _source(self) -> DataFrame:
         schema = self._schema
@@ -274,8 +282,8 @@ class StreamTest:
         return self.query
 
 
-def _compare(what: str, found: list[Row], expected: tuple[tuple[Any, ...], ...]) -> None:
-    unexpected: list[tuple[Any, ...]] = list(found)
+def _compare(what: str, answer: list[Row], expected: tuple[tuple[Any, ...], ...]) -> None:
+    unexpected: list[tuple[Any, ...]] = list(answer)
     missing = []
     for row in expected:
         try:

@@ -17,7 +17,7 @@ from braided.control.measure.window import LENGTH_BATCHES, Recent
 
 __all__ = ["Overhead"]
 
-_UNKNOWN = 0.5
+_PART_OF_CHANNELS = 0.5
 """The part of an overhead that is put down to channels as long as nobody knows."""
 _NUMBERS = 6
 """Numbers of channels that are remembered, those last seen."""
@@ -28,32 +28,32 @@ class Overhead:
 
     def __init__(self, length_batches: int = LENGTH_BATCHES) -> None:
         self._length = length_batches
-        self._seen: OrderedDict[int, Recent] = OrderedDict()
-        self._now = 0
+        self._by_channels: OrderedDict[int, Recent] = OrderedDict()
+        self._channels = 0
 
     def add(self, channels: int, overhead_s: float) -> None:
         """A batch on so many channels, those of all operators together."""
-        self._now = channels
-        seen = self._seen.setdefault(channels, Recent(self._length))
-        self._seen.move_to_end(channels)
-        seen.add(max(0.0, overhead_s))
-        while len(self._seen) > _NUMBERS:
-            self._seen.popitem(last=False)
+        self._channels = channels
+        recent = self._by_channels.setdefault(channels, Recent(self._length))
+        self._by_channels.move_to_end(channels)
+        recent.add(max(0.0, overhead_s))
+        while len(self._by_channels) > _NUMBERS:
+            self._by_channels.popitem(last=False)
 
     def seconds(self) -> float:
         """Of a batch on as many channels as the last one had."""
-        return self._seen[self._now].mean() if self._seen else 0.0
+        return self._by_channels[self._channels].mean() if self._by_channels else 0.0
 
     def per_channel_s(self) -> float:
         """What one more channel adds; never less than nothing, and no more than there is."""
-        if not self._now:
+        if not self._channels:
             return 0.0
-        most = self.seconds() / self._now
-        if len(self._seen) == 1:
-            return _UNKNOWN * most
-        channels = np.array(list(self._seen), dtype=np.float64)
-        took = np.array([recent.mean() for recent in self._seen.values()])
-        weights = np.array([len(recent.values()) for recent in self._seen.values()])
+        most = self.seconds() / self._channels
+        if len(self._by_channels) == 1:
+            return _PART_OF_CHANNELS * most
+        channels = np.array(list(self._by_channels), dtype=np.float64)
+        seconds = np.array([recent.mean() for recent in self._by_channels.values()])
+        weights = np.array([len(recent.values()) for recent in self._by_channels.values()])
         off = channels - np.average(channels, weights=weights)
-        slope = float((weights * off * took).sum() / (weights * off**2).sum())
+        slope = float((weights * off * seconds).sum() / (weights * off**2).sum())
         return min(max(0.0, slope), most)

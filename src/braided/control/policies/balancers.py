@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from braided.control.measure.view import OperatorView
-from braided.control.routing.balance import THETA, balancing_moves, channel_loads
+from braided.control.routing.balance import THETA, apply_moves, balancing_moves, channel_loads
 from braided.control.routing.executors import balance_within
 from braided.control.routing.rescale import rescale
 from braided.control.routing.ring import POINTS, ring
@@ -41,7 +41,7 @@ class Elasticutor:
             return balance_within(
                 operator.layout, operator.table, operator.load, self.theta, self.goal
             )
-        return _refined(operator.table, operator.load, channels, self.theta, self.goal)
+        return _refine(operator.table, operator.load, channels, self.theta, self.goal)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Rc:
 
     def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
         goal = Elasticutor(self.theta).goal
-        return _refined(operator.table, operator.load, channels, self.theta, goal)
+        return _refine(operator.table, operator.load, channels, self.theta, goal)
 
 
 @dataclass(frozen=True)
@@ -120,15 +120,10 @@ def hotspot_moves(table: RoutingTable, load: Loads, factor: float) -> tuple[Slot
     return np.array(moved, dtype=np.int32), emptiest
 
 
-def _refined(
+def _refine(
     table: RoutingTable, load: Loads, channels: int, theta: float, goal: float
 ) -> RoutingTable:
     """More or fewer channels first, then rounds; one epoch on, whatever it took."""
     scaled = rescale(table, channels, load)
-    made = balancing_moves(scaled.slots, load, channels, theta, goal=goal)
-    if not made:
-        return scaled
-    slots = scaled.slots.copy()
-    for move in made:
-        slots[move.slot] = move.channel
-    return table.next(slots, channels)
+    moves = balancing_moves(scaled.slots, load, channels, theta, goal=goal)
+    return table.next(apply_moves(scaled.slots, moves), channels) if moves else scaled

@@ -50,15 +50,15 @@ _UNEVEN = 1.1
 
 def demands(flow: FlowView, catch_up_s: float = CATCH_UP_S) -> dict[str, float]:
     """The rows per second that each operator has to take in for the source's rate to be kept up."""
-    found: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for name, operator in flow.operators.items():
         waiting = operator.backlog_rows / catch_up_s
         above = flow.upstream.get(name, ())
         if not above:
-            found[name] = operator.arrival_rate + waiting
+            rates[name] = operator.arrival_rate + waiting
         else:
-            found[name] = waiting + sum(found[up] * flow.operators[up].selectivity for up in above)
-    return found
+            rates[name] = waiting + sum(rates[up] * flow.operators[up].selectivity for up in above)
+    return rates
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class Model:
         stations = self._stations(flow, limits)
         if not stations:
             return {}, memory
-        fit = _fitted(flow, stations, float(memory.get("fit", 1.0)))
+        fit = _fit(flow, stations, float(memory.get("fit", 1.0)))
         fixed_s = flow.interval_s / 2 + flow.overhead_s
         available = limits.total_max or sum(s.channels_max for s in stations.values())
         best_s = fit * sum(s.least_s() for s in stations.values())
@@ -58,32 +58,32 @@ class Model:
         # Near by the whole latency: what channels have no part in is no reason to take more.
         near_s = best_s + (_NEAR - 1) * (fixed_s + best_s)
         target_s = max(allowed_s, near_s) / fit
-        found = allocate(list(stations.values()), target_s, available)
-        expected_s = fixed_s + fit * found.time_s
+        allocation = allocate(list(stations.values()), target_s, available)
+        expected_s = fixed_s + fit * allocation.time_s
         wishes = {
-            name: Wish(channels, _reason(found.feasible, expected_s, self.target_s, station))
-            for (name, station), channels in zip(stations.items(), found.channels, strict=True)
+            name: Wish(channels, _reason(allocation.feasible, expected_s, self.target_s, station))
+            for (name, station), channels in zip(stations.items(), allocation.channels, strict=True)
         }
         return wishes, {**memory, "fit": fit}
 
     def _stations(self, flow: FlowView, limits: Limits) -> dict[str, Station]:
         demand = demands(flow, self.catch_up_s)
         source = sum(rate for name, rate in demand.items() if flow.fed_by_source(name))
-        found = {}
+        stations = {}
         for name, operator in flow.operators.items():
             if operator.true_rate <= 0:
                 continue
-            found[name] = Station(
+            stations[name] = Station(
                 arrival_rate=demand[name],
                 service_rate=operator.true_rate,
                 weight=demand[name] / source if source > 0 else 1.0,
                 batch_s=demand[name] * flow.interval_s / operator.true_rate,
                 channels_max=limits.clamp(limits.channels_max, operator.table.slots.size),
             )
-        return found
+        return stations
 
 
-def _fitted(flow: FlowView, stations: Mapping[str, Station], fit: float) -> float:
+def _fit(flow: FlowView, stations: Mapping[str, Station], fit: float) -> float:
     """The factor by which the model is off at the present channels, followed slowly."""
     if flow.latency_s is None:
         return fit

@@ -71,7 +71,7 @@ class SasoState(msgspec.Struct, frozen=True):
 
     period: int = 1
     level: int = 0
-    known: tuple[Level, ...] = ()
+    levels: tuple[Level, ...] = msgspec.field(default=(), name="known")
 
 
 def saso_step(
@@ -116,7 +116,7 @@ class _Period:
     ) -> None:
         self.here, self.now, self.steps, self.s = state.level, state.period, steps, s
         self.throughput, self.congested = throughput, congested
-        self.known = [*state.known, *[Level()] * (len(steps) - len(state.known))]
+        self.levels = [*state.levels, *[Level()] * (len(steps) - len(state.levels))]
         # Nothing is below level 0, and the step up from the top is as good as any.
         lower = steps[self.here - 1] if self.here > 0 else 0
         higher = steps[self.here + 1] if self.here + 1 < len(steps) else 2 * steps[self.here]
@@ -124,15 +124,15 @@ class _Period:
 
     @property
     def current(self) -> Level:
-        return self.known[self.here]
+        return self.levels[self.here]
 
     @property
     def below(self) -> Level:
-        return self.known[self.here - 1] if self.here > 0 else Level()
+        return self.levels[self.here - 1] if self.here > 0 else Level()
 
     @property
     def above(self) -> Level | None:
-        return self.known[self.here + 1] if self.here + 1 < len(self.known) else None
+        return self.levels[self.here + 1] if self.here + 1 < len(self.levels) else None
 
     def was_at(self, level: Level | None) -> bool:
         return level is not None and level.period == self.now - 1
@@ -188,20 +188,20 @@ class _Period:
 
     def forget_below(self) -> None:
         for level in range(self.here):
-            self.known[level] = Level(self.known[level].period, congested=False)
+            self.levels[level] = Level(self.levels[level].period, congested=False)
 
     def forget_above(self) -> None:
-        for level in range(self.here + 1, len(self.known)):
-            self.known[level] = Level(self.known[level].period)
+        for level in range(self.here + 1, len(self.levels)):
+            self.levels[level] = Level(self.levels[level].period)
 
     def note(self, first: float | None) -> None:
         stayed = self.was_at(self.current) and first is not None
-        self.known[self.here] = Level(
+        self.levels[self.here] = Level(
             self.now, self.congested, self.throughput, first if stayed else self.throughput
         )
 
     def go(self, step: int) -> SasoState:
-        return SasoState(self.now + 1, self.here + step, tuple(self.known))
+        return SasoState(self.now + 1, self.here + step, tuple(self.levels))
 
 
 @dataclass(frozen=True)
@@ -246,4 +246,4 @@ def _fits(flow: FlowView, operator: OperatorView, channels: int) -> bool:
 def _where(remembered: object, channels: int, steps: tuple[int, ...]) -> SasoState:
     """The memory, brought to where the operator really is: a wish may not have been granted."""
     state = SasoState() if remembered is None else msgspec.convert(remembered, SasoState)
-    return SasoState(state.period, level_of(channels, steps), state.known[: len(steps)])
+    return SasoState(state.period, level_of(channels, steps), state.levels[: len(steps)])

@@ -7,7 +7,7 @@ can't be helped by moving slots.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from braided.control.routing.table import Loads, RoutingTable, Slots
 
 __all__ = [
     "THETA",
+    "apply_moves",
     "balancing_moves",
     "channel_loads",
     "checked_load",
@@ -44,8 +45,8 @@ def rebalance(
     if not theta >= 1:
         raise ValueError(f"theta is the imbalance to tolerate, at least 1, not {theta}")
     weights = checked_load(table, load)
-    made = balancing_moves(table.slots, weights, table.channels, theta, max_moves)
-    return table.next(_moved(table.slots, made)) if made else table
+    moves = balancing_moves(table.slots, weights, table.channels, theta, max_moves)
+    return table.next(apply_moves(table.slots, moves)) if moves else table
 
 
 def balancing_moves(
@@ -56,9 +57,9 @@ def balancing_moves(
     max_moves: int | None = None,
     goal: float | None = None,
 ) -> Sequence[Move]:
-    """The moves that `rebalance` makes, in order; on to δ ≤ goal, once δ > theta, if given.
+    """The moves that `rebalance` makes, in order; with a goal, once δ > theta, on to δ ≤ goal.
 
-    Nothing is checked.
+    The loads are taken as they are: whoever calls this has checked them.
     """
     loads = np.bincount(slots, weights=weights, minlength=channels).astype(np.float64)
     mean = float(loads.mean())
@@ -68,15 +69,15 @@ def balancing_moves(
     # Without a limit, one that a run does not come near: nothing here goes on for ever.
     limit = 4 * weights.size if max_moves is None else max_moves
     everyone = range(channels)
-    made: list[Move] = []
+    moves: list[Move] = []
     for move in refine(slots, weights, loads, everyone, everyone):
         # Below a channel that is stuck, evening out the others does not lower δ.
         if move.peak <= max(target, move.stuck):
             break
-        if len(made) == limit:
-            return made
-        made.append(move)
-    return _worthwhile(slots, weights, loads, made)
+        if len(moves) == limit:
+            return moves
+        moves.append(move)
+    return _worthwhile(slots, weights, loads, moves)
 
 
 def channel_loads(table: RoutingTable, load: Loads) -> Loads:
@@ -94,24 +95,27 @@ def checked_load(table: RoutingTable, load: npt.ArrayLike) -> Loads:
     return weights
 
 
-def _worthwhile(slots: Slots, weights: Loads, loads: Loads, made: Sequence[Move]) -> Sequence[Move]:
+def _worthwhile(
+    slots: Slots, weights: Loads, loads: Loads, moves: Sequence[Move]
+) -> Sequence[Move]:
     """The moves without those at the end that did not lower the peak: its twin was stuck."""
-    if not made:
-        return made
+    if not moves:
+        return moves
     after = loads.copy()
-    at = {move.slot: int(slots[move.slot]) for move in made}
-    for move in made:
+    at = {move.slot: int(slots[move.slot]) for move in moves}
+    for move in moves:
         weight = weights[move.slot]
         after[at[move.slot]] -= weight
         after[move.channel] += weight
         at[move.slot] = move.channel
     peak = float(after.max())
     # Sums in another order round in another way: better by that only is not better.
-    return [move for move in made if move.peak > peak * (1 + 1e-9)]
+    return [move for move in moves if move.peak > peak * (1 + 1e-9)]
 
 
-def _moved(before: Slots, made: Sequence[Move]) -> Slots:
+def apply_moves(before: Slots, moves: Iterable[Move]) -> Slots:
+    """The slots after the moves; those that are handed in stay as they are."""
     slots = before.copy()
-    for move in made:
+    for move in moves:
         slots[move.slot] = move.channel
     return slots

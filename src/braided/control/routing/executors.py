@@ -2,9 +2,9 @@
 
 Elasticutor 2.2: the key space is split once among y executors, and what changes from second to
 second is how many channels an executor has and which of them has which of its slots. That is the
-fast loop: `divided` gives channels to executors, `resized` names them, `balance_within` spreads
-slots. The slow loop (`reshaped`, the paper's appendix B) comes every ten minutes or so: it splits
-executors that have outgrown a host and merges neighbours that have little to do.
+fast loop: `divide_channels` gives channels to executors, `resize` names them, `balance_within`
+spreads slots. The slow loop (`reshape`, the paper's appendix B) comes every ten minutes or so: it
+splits executors that have outgrown a host and merges neighbours that have little to do.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from braided.control.routing.balance import balancing_moves
-from braided.control.routing.rescale import rehomed
+from braided.control.routing.balance import apply_moves, balancing_moves
+from braided.control.routing.rescale import reassign
 from braided.control.routing.table import Loads, RoutingTable, Slots
 
-__all__ = ["Layout", "balance_within", "divided", "reshaped", "resized"]
+__all__ = ["Layout", "balance_within", "divide_channels", "reshape", "resize"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Layout:
             raise ValueError("a layout has one range of slots per executor, from slot 0 on")
         if any(low >= high for low, high in pairwise(self.bounds)) or not all(self.channels):
             raise ValueError("every executor has at least one slot and one channel")
-        if sorted(c for own in self.channels for c in own) != list(range(self.total)):
+        if sorted(c for each in self.channels for c in each) != list(range(self.total)):
             raise ValueError("every channel belongs to one executor, and none is left out")
 
     @classmethod
@@ -53,11 +53,11 @@ class Layout:
 
     @cached_property
     def total(self) -> int:
-        return sum(len(own) for own in self.channels)
+        return sum(len(each) for each in self.channels)
 
     def over(self, channels: int) -> Layout:
         """The same ranges with more or fewer channels in all, in the shares they have now."""
-        return resized(self, divided(self.counts.astype(np.float64), channels))[0]
+        return resize(self, divide_channels(self.counts.astype(np.float64), channels))[0]
 
     def loads(self, load: Loads) -> Loads:
         """The load of each executor."""
@@ -66,10 +66,10 @@ class Layout:
     @cached_property
     def owners(self) -> Slots:
         """The executor of each channel."""
-        found = np.empty(self.total, dtype=np.int32)
-        for executor, own in enumerate(self.channels):
-            found[list(own)] = executor
-        return found
+        owners = np.empty(self.total, dtype=np.int32)
+        for executor, channels in enumerate(self.channels):
+            owners[list(channels)] = executor
+        return owners
 
     @cached_property
     def executor_of(self) -> Slots:
@@ -79,27 +79,27 @@ class Layout:
     @cached_property
     def counts(self) -> npt.NDArray[np.int64]:
         """How many channels each executor has."""
-        return np.array([len(own) for own in self.channels])
+        return np.array([len(each) for each in self.channels])
 
-    def is_home(self, slots: Slots) -> npt.NDArray[np.bool_]:
+    def is_within(self, slots: Slots) -> npt.NDArray[np.bool_]:
         """Which slots are on a channel of their own executor."""
-        home: npt.NDArray[np.bool_]
+        within: npt.NDArray[np.bool_]
         if slots.max() < self.total:
-            home = self.owners[slots] == self.executor_of
-            return home
-        known = slots < self.total
-        home = self.owners[np.where(known, slots, 0)] == self.executor_of
-        return home & known
+            within = self.owners[slots] == self.executor_of
+            return within
+        has_channel = slots < self.total
+        within = self.owners[np.where(has_channel, slots, 0)] == self.executor_of
+        return within & has_channel
 
     def table(self) -> RoutingTable:
         """The first table: every executor's slots dealt out to its channels in turn."""
         slots = np.empty(self.bounds[-1], dtype=np.int32)
-        for (low, high), own in zip(pairwise(self.bounds), self.channels, strict=True):
-            slots[low:high] = np.resize(np.array(own, dtype=np.int32), high - low)
+        for (low, high), channels in zip(pairwise(self.bounds), self.channels, strict=True):
+            slots[low:high] = np.resize(np.array(channels, dtype=np.int32), high - low)
         return RoutingTable(0, self.total, slots)
 
 
-def divided(loads: Loads, channels: int) -> list[int]:
+def divide_channels(loads: Loads, channels: int) -> list[int]:
     """Channels for executors by load, at least one each, so that the busiest is as idle as can be.
 
     One after the other goes to whoever has most load per channel, which is optimal.
@@ -119,7 +119,7 @@ def divided(loads: Loads, channels: int) -> list[int]:
     return counts
 
 
-def resized(layout: Layout, counts: Sequence[int]) -> tuple[Layout, dict[int, int]]:
+def resize(layout: Layout, counts: Sequence[int]) -> tuple[Layout, dict[int, int]]:
     """The layout with so many channels per executor, and old channel numbers that got new ones.
 
     Executors keep their channels, give up the last ones first and take what others gave up before
@@ -130,20 +130,18 @@ def resized(layout: Layout, counts: Sequence[int]) -> tuple[Layout, dict[int, in
     if list(counts) == layout.counts.tolist():
         return layout, {}
     total = sum(counts)
-    given_up = [c for own, n in zip(layout.channels, counts, strict=True) for c in own[n:]] + list(
-        range(layout.total, total)
-    )
-    free = sorted(given_up)
+    surplus = [c for each, n in zip(layout.channels, counts, strict=True) for c in each[n:]]
+    free = sorted([*surplus, *range(layout.total, total)])
     after = []
-    for own, count in zip(layout.channels, counts, strict=True):
-        missing = max(0, count - len(own))
-        after.append([*own[:count], *free[:missing]])
+    for before, count in zip(layout.channels, counts, strict=True):
+        missing = max(0, count - len(before))
+        after.append([*before[:count], *free[:missing]])
         del free[:missing]
     gaps = [c for c in free if c < total]
-    high = sorted(c for own in after for c in own if c >= total)
+    high = sorted(c for each in after for c in each if c >= total)
     renamed = dict(zip(high, gaps, strict=True))
-    named = tuple(tuple(renamed.get(c, c) for c in own) for own in after)
-    return Layout(layout.bounds, named), renamed
+    channels = tuple(tuple(renamed.get(c, c) for c in each) for each in after)
+    return Layout(layout.bounds, channels), renamed
 
 
 def balance_within(
@@ -158,55 +156,52 @@ def balance_within(
     An operator takes as long as its busiest channel. So executors come in order of their peaks, and
     those are left alone whose peak is not above one that others keep anyway. Where there is
     something to do, it goes on to δ ≤ goal. Slots that are on a channel of another executor, after
-    a change of the layout say, come home in any case.
+    a change of the layout say, come back in any case.
     """
     slots, owners = table.slots, layout.owners
-    at_home = layout.is_home(slots)
-    all_home = bool(at_home.all())
-    # A slot that is nowhere counts for nothing, wherever its number points.
+    within = layout.is_within(slots)
+    all_within = bool(within.all())
+    # A slot outside its executor counts for nothing, wherever its channel is.
     of_channels = np.bincount(
-        slots if all_home else np.minimum(slots, layout.total - 1),
-        weights=load if all_home else np.where(at_home, load, 0.0),
+        slots if all_within else np.minimum(slots, layout.total - 1),
+        weights=load if all_within else np.where(within, load, 0.0),
         minlength=layout.total,
     )
     peaks = np.zeros(len(layout.channels))
     np.maximum.at(peaks, owners, of_channels)
-    homeless = np.zeros(peaks.size, dtype=bool)
-    if not all_home:
-        homeless[layout.executor_of[~at_home]] = True
-    uneven = homeless | (peaks > theta * layout.loads(load) / layout.counts)
+    misses_slots = np.zeros(peaks.size, dtype=bool)
+    if not all_within:
+        misses_slots[layout.executor_of[~within]] = True
+    uneven = misses_slots | (peaks > theta * layout.loads(load) / layout.counts)
     if not uneven.any() and layout.total == table.channels:
         return table
     slots = slots.copy()
-    kept = float(peaks[~uneven].max(initial=0.0))
+    kept_peak = float(peaks[~uneven].max(initial=0.0))
     order = np.flatnonzero(uneven)
-    for executor in order[np.lexsort((order, -peaks[order], ~homeless[order]))].tolist():
-        if not homeless[executor] and peaks[executor] <= kept:
+    for executor in order[np.lexsort((order, -peaks[order], ~misses_slots[order]))].tolist():
+        if not misses_slots[executor] and peaks[executor] <= kept_peak:
             break
         part = slice(layout.bounds[executor], layout.bounds[executor + 1])
         slots[part] = _spread(slots[part], load[part], layout.channels[executor], theta, goal)
-        kept = max(kept, float(np.bincount(slots[part], weights=load[part]).max()))
+        kept_peak = max(kept_peak, float(np.bincount(slots[part], weights=load[part]).max()))
     return table.next(slots, layout.total)
 
 
 def _spread(
-    slots: Slots, load: Loads, own: tuple[int, ...], theta: float, goal: float | None
+    slots: Slots, load: Loads, channels: tuple[int, ...], theta: float, goal: float | None
 ) -> Slots:
-    """One executor's slots over its own channels."""
-    nowhere = len(own)
-    number = np.full(max(max(own), int(slots.max())) + 1, nowhere, dtype=np.int32)
-    number[list(own)] = np.arange(len(own))
+    """One executor's slots over its own channels, which are numbered from 0 meanwhile."""
+    count = len(channels)
+    number = np.full(max(max(channels), int(slots.max())) + 1, count, dtype=np.int32)
+    number[list(channels)] = np.arange(count)
     local = number[slots]
-    if local.max() == nowhere:
-        local = rehomed(local, len(own), load)
-        slots = np.array(own, dtype=np.int32)[local]
-    after = slots.copy()
-    for move in balancing_moves(local, load, len(own), theta, goal=goal):
-        after[move.slot] = own[move.channel]
-    return after
+    if local.max() == count:  # a slot on a channel of another executor
+        local = reassign(local, count, load)
+    moves = balancing_moves(local, load, count, theta, goal=goal)
+    return np.array(channels, dtype=np.int32)[apply_moves(local, moves)]
 
 
-def reshaped(
+def reshape(
     layout: Layout, load: Loads, host_channels: int, split: float = 1.0, merge: float = 0.4
 ) -> tuple[Layout, list[str]]:
     """The slow loop: executors whose load outgrows a host are split, light neighbours merged.
@@ -218,14 +213,14 @@ def reshaped(
     if not 0 <= merge <= split / 2:
         raise ValueError(f"merging below {merge} and splitting above {split} would undo each other")
     ranges = [
-        (low, high, list(own))
-        for (low, high), own in zip(pairwise(layout.bounds), layout.channels, strict=True)
+        (low, high, list(channels))
+        for (low, high), channels in zip(pairwise(layout.bounds), layout.channels, strict=True)
     ]
     reasons: list[str] = []
     ranges = _split(ranges, load, split * host_channels, reasons)
     ranges = _merge(ranges, load, merge * host_channels, reasons)
     bounds = (*(low for low, _, _ in ranges), layout.bounds[-1])
-    return Layout(bounds, tuple(tuple(own) for _, _, own in ranges)), reasons
+    return Layout(bounds, tuple(tuple(channels) for _, _, channels in ranges)), reasons
 
 
 _Range = tuple[int, int, list[int]]
@@ -235,18 +230,18 @@ def _split(ranges: list[_Range], load: Loads, most: float, reasons: list[str]) -
     done: list[_Range] = []
     waiting = list(reversed(ranges))
     while waiting:
-        low, high, own = waiting.pop()
+        low, high, channels = waiting.pop()
         weight = float(load[low:high].sum())
-        if weight <= most or len(own) < 2 or high - low < 2:
-            done.append((low, high, own))
+        if weight <= most or len(channels) < 2 or high - low < 2:
+            done.append((low, high, channels))
             continue
         # Where the load is halved; a channel and a slot on either side.
         at = low + 1 + int(np.searchsorted(np.cumsum(load[low:high]), weight / 2))
         at = min(max(at, low + 1), high - 1)
-        left = round(len(own) * float(load[low:at].sum()) / weight)
-        left = min(max(left, 1), len(own) - 1)
+        left = round(len(channels) * float(load[low:at].sum()) / weight)
+        left = min(max(left, 1), len(channels) - 1)
         reasons.append(f"slots {low} to {high - 1} need {weight:.1f} channels: split at {at}")
-        waiting += [(at, high, own[left:]), (low, at, own[:left])]
+        waiting += [(at, high, channels[left:]), (low, at, channels[:left])]
     return done
 
 
@@ -255,13 +250,13 @@ def _merge(ranges: list[_Range], load: Loads, least: float, reasons: list[str]) 
     while len(ranges) > 1:
         together = [a + b for a, b in pairwise(weights)]
         first = int(np.argmin(together))
-        if together[first] >= least:
+        weight = together[first]
+        if weight >= least:
             break
-        (low, _, own), (_, high, other) = ranges[first : first + 2]
+        (low, _, channels), (_, high, more) = ranges[first : first + 2]
         reasons.append(
-            f"slots {low} to {high - 1} need {together[first]:.1f} channels in two "
-            "executors: merged"
+            f"slots {low} to {high - 1} need {weight:.1f} channels in two executors: merged"
         )
-        ranges[first : first + 2] = [(low, high, own + other)]
-        weights[first : first + 2] = [together[first]]
+        ranges[first : first + 2] = [(low, high, channels + more)]
+        weights[first : first + 2] = [weight]
     return ranges

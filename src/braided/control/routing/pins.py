@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from braided.control.routing.table import Pin, RoutingTable
 
-__all__ = ["Moved", "hash_slot", "moved_keys", "pinned", "unpinned"]
+__all__ = ["KeyMove", "hash_slot", "moved_keys", "pin_key", "unpin_key"]
 
 
 @dataclass(frozen=True)
-class Moved:
-    """A key that leaves a slot for another."""
+class KeyMove:
+    """A key's move from the slot that it leaves to another."""
 
     key: bytes
     donor: int
@@ -28,40 +28,40 @@ def hash_slot(pin: Pin, slots: int) -> int:
     return pin.hash % slots
 
 
-def pinned(table: RoutingTable, pin: Pin, epoch: int) -> RoutingTable:
+def pin_key(table: RoutingTable, pin: Pin, epoch: int) -> RoutingTable:
     """The table with one more key pinned; the same one if it is already, or would not move."""
     donor = hash_slot(pin, table.slots.size)
-    if donor == pin.slot or any(known.key == pin.key for known in table.pins):
+    if donor == pin.slot or any(other.key == pin.key for other in table.pins):
         return table
     return _together(table, (*table.pins, pin), donor, pin.slot, epoch)
 
 
-def unpinned(table: RoutingTable, key: bytes, epoch: int) -> RoutingTable:
+def unpin_key(table: RoutingTable, key: bytes, epoch: int) -> RoutingTable:
     """The table with a key back in the slot of its hash; the same one if it is there."""
-    pin = next((known for known in table.pins if known.key == key), None)
+    pin = next((other for other in table.pins if other.key == key), None)
     if pin is None:
         return table
-    others = tuple(known for known in table.pins if known is not pin)
+    others = tuple(other for other in table.pins if other is not pin)
     return _together(table, others, pin.slot, hash_slot(pin, table.slots.size), epoch)
 
 
-def moved_keys(before: RoutingTable, after: RoutingTable) -> list[Moved]:
+def moved_keys(before: RoutingTable, after: RoutingTable) -> list[KeyMove]:
     """The keys that are in another slot in `after` than in `before`."""
     slots = before.slots.size
-    known = {pin.key: pin for pin in before.pins}
-    found = []
+    pins_before = {pin.key: pin for pin in before.pins}
+    key_moves = []
     for pin in after.pins:
-        old = known.pop(pin.key, None)
+        old = pins_before.pop(pin.key, None)
         donor = hash_slot(pin, slots) if old is None else old.slot
         if donor != pin.slot:
-            found.append(Moved(pin.key, donor, pin.slot))
-    found += [Moved(pin.key, pin.slot, hash_slot(pin, slots)) for pin in known.values()]
-    for moved in found:
+            key_moves.append(KeyMove(pin.key, donor, pin.slot))
+    key_moves += [KeyMove(pin.key, pin.slot, hash_slot(pin, slots)) for pin in pins_before.values()]
+    for moved in key_moves:
         if after.slots[moved.donor] != after.slots[moved.taker]:
             raise ValueError(
                 f"a key moves from slot {moved.donor} to {moved.taker}, which have two channels"
             )
-    return found
+    return key_moves
 
 
 def _together(

@@ -1,6 +1,6 @@
 """Placement: which host gives each executor its cores, so that little state moves.
 
-Elasticutor 4.2. `placement[j][i]` is how many cores executor j has on host i. To change from one
+Elasticutor 4.2. `cores[j][i]` is how many cores executor j has on host i. To change from one
 allocation to another, cores are taken and given one by one, each where it moves least state: with
 sⱼ bytes evenly over Xⱼ cores, xᵢⱼ of them on host i,
 
@@ -23,11 +23,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["PHI_BYTES_PER_S", "Demand", "Infeasible", "Placed", "naive_place", "place"]
+__all__ = [
+    "PHI_BYTES_PER_S",
+    "Demand",
+    "Infeasible",
+    "Placement",
+    "place_cores",
+    "place_cores_naively",
+]
 
 PHI_BYTES_PER_S = 512 * 1024.0
 
-Placement = list[dict[int, int]]
+_Cores = list[dict[int, int]]  # per executor, by host
 
 
 class Infeasible(ValueError):
@@ -49,50 +56,50 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """The new placement, the bytes of state that move for it, and the φ that it was found with."""
+class Placement:
+    """Each executor's cores by host, the bytes of state that move for it, and the φ it took."""
 
-    placement: tuple[dict[int, int], ...]
+    cores: tuple[dict[int, int], ...]
     moved_bytes: float
     phi_bytes_per_s: float
 
 
-def place(
+def place_cores(
     demands: Sequence[Demand],
     current: Sequence[dict[int, int]],
     cores: Sequence[int],
     phi_bytes_per_s: float = PHI_BYTES_PER_S,
-) -> Placed:
+) -> Placement:
     """The placement in which everybody has the cores asked for, near the current one."""
     _check(demands, current, cores)
     phi = phi_bytes_per_s
     highest = max((d.intensity for d in demands), default=0.0)
     while True:
-        found = _Search(demands, current, cores, phi).run()
-        if found is not None:
-            return Placed(tuple(found), _moved(demands, current, found), phi)
+        after = _Search(demands, current, cores, phi).run()
+        if after is not None:
+            return Placement(tuple(after), _moved(demands, current, after), phi)
         if phi >= highest:
             raise Infeasible("no placement was found although there are cores enough")
         phi *= 2
 
 
-def naive_place(
+def place_cores_naively(
     demands: Sequence[Demand], current: Sequence[dict[int, int]], cores: Sequence[int]
-) -> Placed:
+) -> Placement:
     """The baseline `naive-ec`: anew, from the first free core on, whatever that moves."""
     _check(demands, current, cores)
     free = list(cores)
     host = 0
-    found: Placement = []
+    after: _Cores = []
     for demand in demands:
-        mine: dict[int, int] = {}
+        taken: dict[int, int] = {}
         for _ in range(demand.cores):
             while free[host] == 0:
                 host += 1
             free[host] -= 1
-            mine[host] = mine.get(host, 0) + 1
-        found.append(mine)
-    return Placed(tuple(found), _moved(demands, current, found), float("inf"))
+            taken[host] = taken.get(host, 0) + 1
+        after.append(taken)
+    return Placement(tuple(after), _moved(demands, current, after), float("inf"))
 
 
 class _Search:
@@ -106,28 +113,28 @@ class _Search:
         phi: float,
     ) -> None:
         self.demands = demands
-        self.x: Placement = [{i: n for i, n in mine.items() if n > 0} for mine in current]
-        self.total = [sum(mine.values()) for mine in self.x]
+        self.x: _Cores = [{i: n for i, n in each.items() if n > 0} for each in current]
+        self.total = [sum(each.values()) for each in self.x]
         self.intense = [demand.intensity > phi for demand in demands]
         free = list(cores)
         self.on: list[set[int]] = [set() for _ in cores]
-        for j, mine in enumerate(self.x):
-            for i, n in mine.items():
+        for j, by_host in enumerate(self.x):
+            for i, n in by_host.items():
                 free[i] -= n
                 self.on[i].add(j)
         self.free = {i: n for i, n in enumerate(free) if n > 0}
         self.spare = {j for j, d in enumerate(demands) if self.total[j] > d.cores}
 
-    def run(self) -> Placement | None:
+    def run(self) -> _Cores | None:
         wanting = [j for j, d in enumerate(self.demands) if self.total[j] < d.cores]
         wanting.sort(key=lambda j: (-self.demands[j].intensity, j))
         while wanting:
             j = wanting.pop(0)
             while self.total[j] < self.demands[j].cores:
-                found = self._near(j) if self.intense[j] else self._anywhere(j)
-                if found is None:
+                core = self._near(j) if self.intense[j] else self._anywhere(j)
+                if core is None:
                     return None
-                i, victim = found
+                i, victim = core
                 self._move(i, victim, j)
                 if victim is not None and self.total[victim] == self.demands[victim].cores - 1:
                     wanting.append(victim)
@@ -151,11 +158,11 @@ class _Search:
     def _anywhere(self, j: int) -> tuple[int, int | None] | None:
         best: tuple[float, int, int] | None = None  # cost, victim (-1: nobody), host
         if self.free:
-            mine = [i for i in self.x[j] if i in self.free]
+            hosts = [i for i in self.x[j] if i in self.free]
             # Where j has most already, or its own host, or else the first one: they cost the same.
             home = self.demands[j].host
             other = home if home in self.free else next(iter(self.free))
-            i = max(mine, key=lambda i: (self.x[j][i], -i)) if mine else other
+            i = max(hosts, key=lambda i: (self.x[j][i], -i)) if hosts else other
             best = (self._giving(i, j), -1, i)
             if best[0] == 0:
                 return i, None
@@ -212,12 +219,12 @@ def _check(
     demands: Sequence[Demand], current: Sequence[dict[int, int]], cores: Sequence[int]
 ) -> None:
     if len(demands) != len(current):
-        raise ValueError(f"{len(demands)} executors are placed in {len(current)} places")
+        raise ValueError(f"{len(demands)} executors have {len(current)} placements")
     if any(d.cores < 1 for d in demands):
         raise ValueError("every executor needs at least one core")
-    asked, there = sum(d.cores for d in demands), sum(cores)
-    if asked > there:
-        raise Infeasible(f"{asked} cores are asked for and there are {there}")
+    demanded, available = sum(d.cores for d in demands), sum(cores)
+    if demanded > available:
+        raise Infeasible(f"{demanded} cores are asked for and there are {available}")
 
 
 def _moved(

@@ -50,7 +50,7 @@ def refine(
     each channel's load before the first move. Donors and receivers are the same channels or have
     none in common. Equal candidates are decided by the lower number.
     """
-    shelves = _Shelves(slots, weights, loads.size)
+    movable = _MovableSlots(slots, weights, loads.size)
     load = loads.tolist()
     # Heaps of (load, channel) whose stale entries are dropped when they come up.
     fullest = [(-load[channel], channel) for channel in donors]
@@ -60,38 +60,38 @@ def refine(
     heapq.heapify(emptiest)
     stuck = 0.0
     while fullest and emptiest:
-        peak, giver = -fullest[0][0], fullest[0][1]
-        if peak != load[giver]:
+        peak, donor = -fullest[0][0], fullest[0][1]
+        if peak != load[donor]:
             heapq.heappop(fullest)
             continue
-        low, taker = emptiest[0]
-        if low != load[taker]:
+        low, receiver = emptiest[0]
+        if low != load[receiver]:
             heapq.heappop(emptiest)
             continue
-        found = shelves.take(giver, peak, low)
-        if found is None:
+        best = movable.take(donor, peak, low)
+        if best is None:
             heapq.heappop(fullest)
             stuck = max(stuck, peak)
             continue
-        weight, slot = found
-        shelves.put(taker, weight, slot)
-        load[giver], load[taker] = peak - weight, low + weight
-        heapq.heapreplace(fullest, (-load[giver], giver))
-        heapq.heapreplace(emptiest, (load[taker], taker))
-        if giver in both:
-            heapq.heappush(emptiest, (load[giver], giver))
-        if taker in both:
-            heapq.heappush(fullest, (-load[taker], taker))
-        yield Move(slot, taker, peak, low, stuck)
+        weight, slot = best
+        movable.put(receiver, weight, slot)
+        load[donor], load[receiver] = peak - weight, low + weight
+        heapq.heapreplace(fullest, (-load[donor], donor))
+        heapq.heapreplace(emptiest, (load[receiver], receiver))
+        if donor in both:
+            heapq.heappush(emptiest, (load[donor], donor))
+        if receiver in both:
+            heapq.heappush(fullest, (-load[receiver], receiver))
+        yield Move(slot, receiver, peak, low, stuck)
 
 
-class _Shelves:
+class _MovableSlots:
     """Each channel's movable slots, laid out when first asked for."""
 
     def __init__(self, slots: Slots, weights: Loads, channels: int) -> None:
         self._slots = slots
         self._weights = weights
-        self._shelves: dict[int, _Shelf] = {}
+        self._by_channel: dict[int, _ChannelSlots] = {}
         self._arrived: dict[int, list[tuple[float, int]]] = {}
         self._grouped: Slots | None = None
         self._ends = self._grouped
@@ -103,29 +103,30 @@ class _Shelves:
 
     def take(self, channel: int, peak: float, low: float) -> tuple[float, int] | None:
         """Removes and returns the best slot to move between these loads; None: none is better."""
-        shelf = self._of(channel)
-        weight = shelf.nearest((peak - low) / 2)
+        slots_of_channel = self._of(channel)
+        weight = slots_of_channel.nearest((peak - low) / 2)
         # Said in the loads as they will be, which rounding may have made no better.
         if weight is None or peak - weight >= peak or low + weight >= peak:
             return None
-        return weight, shelf.remove(weight)
+        return weight, slots_of_channel.remove(weight)
 
     def put(self, channel: int, weight: float, slot: int) -> None:
-        shelf = self._shelves.get(channel)
-        if shelf is not None:
-            shelf.add(weight, slot)
+        slots_of_channel = self._by_channel.get(channel)
+        if slots_of_channel is not None:
+            slots_of_channel.add(weight, slot)
         else:
             # Most receivers never give: no need to lay out what they have.
             self._arrived.setdefault(channel, []).append((weight, slot))
 
-    def _of(self, channel: int) -> _Shelf:
-        shelf = self._shelves.get(channel)
-        if shelf is None:
-            mine = self._of_channel(channel)
-            shelf = self._shelves[channel] = _Shelf(mine, self._weights[mine])
+    def _of(self, channel: int) -> _ChannelSlots:
+        slots_of_channel = self._by_channel.get(channel)
+        if slots_of_channel is None:
+            numbers = self._of_channel(channel)
+            slots_of_channel = _ChannelSlots(numbers, self._weights[numbers])
+            self._by_channel[channel] = slots_of_channel
             for weight, slot in self._arrived.pop(channel, ()):
-                shelf.add(weight, slot)
-        return shelf
+                slots_of_channel.add(weight, slot)
+        return slots_of_channel
 
     def _of_channel(self, channel: int) -> Slots:
         """The slots of a channel. Few are ever asked for, so they are looked up one by one, but
@@ -134,20 +135,20 @@ class _Shelves:
         if self._grouped is None or self._ends is None:
             return np.flatnonzero(self._slots == channel).astype(np.int32)
         start = int(self._ends[channel - 1]) if channel else 0
-        mine: Slots = self._grouped[start : int(self._ends[channel])]
-        return mine
+        slots: Slots = self._grouped[start : int(self._ends[channel])]
+        return slots
 
 
-class _Shelf:
+class _ChannelSlots:
     """One channel's slots with weight, in which the one nearest to a weight is looked for.
 
     The first few looks go through all of them; who looks more often wants them in order.
     """
 
-    __slots__ = ("_added", "_array", "_looks", "_mine", "_sorted")
+    __slots__ = ("_added", "_array", "_looks", "_slots", "_sorted")
 
-    def __init__(self, mine: Slots, weight: Loads) -> None:
-        self._mine = mine
+    def __init__(self, slots: Slots, weight: Loads) -> None:
+        self._slots = slots
         # What weighs nothing is left where it is: nan is neither above nor below anything.
         self._array = np.where(weight > 0, weight, np.nan)
         self._looks = 0
@@ -155,32 +156,32 @@ class _Shelf:
         self._sorted: list[tuple[float, int]] | None = None
 
     def nearest(self, half: float) -> float | None:
-        """The weight nearest to half the gap, the lower of two; None if the shelf is empty."""
-        shelf = self._sorted
-        if shelf is None:
+        """The weight nearest to half the gap, the lower of two; None if there is none."""
+        ordered = self._sorted
+        if ordered is None:
             self._looks += 1
             if self._looks > _FEW_LOOKS or self._added:
-                shelf = self._order()
+                ordered = self._order()
             else:
                 weight = self._array
                 below = float(np.where(weight < half, weight, -np.inf).max(initial=-np.inf))
                 above = float(np.where(weight >= half, weight, np.inf).min(initial=np.inf))
                 best = below if half - below <= above - half else above
                 return best if np.isfinite(best) else None
-        at = bisect_left(shelf, (half, -1))
+        at = bisect_left(ordered, (half, -1))
         # The candidates are the neighbours of half the gap: the next one up, the next one down.
-        found = at if at < len(shelf) else at - 1
-        if 0 < at < len(shelf) and half - shelf[at - 1][0] <= shelf[at][0] - half:
-            found = at - 1
-        return shelf[found][0] if found >= 0 else None
+        nearest = at if at < len(ordered) else at - 1
+        if 0 < at < len(ordered) and half - ordered[at - 1][0] <= ordered[at][0] - half:
+            nearest = at - 1
+        return ordered[nearest][0] if nearest >= 0 else None
 
     def remove(self, weight: float) -> int:
-        """The lowest slot of that weight, which is on the shelf."""
+        """The lowest slot of that weight, which is one of them."""
         if self._sorted is not None:
             return self._sorted.pop(bisect_left(self._sorted, (weight, -1)))[1]
         at = int((self._array == weight).argmax())
         self._array[at] = np.nan
-        return int(self._mine[at])
+        return int(self._slots[at])
 
     def add(self, weight: float, slot: int) -> None:
         if self._sorted is None:
@@ -192,7 +193,7 @@ class _Shelf:
         # Stable, so that among equal weights the lower slot is found first; nan is last.
         order = self._array.argsort(kind="stable")
         order = order[: self._array.size - int(np.isnan(self._array).sum())]
-        weights, slots = self._array[order].tolist(), self._mine[order].tolist()
+        weights, slots = self._array[order].tolist(), self._slots[order].tolist()
         self._sorted = list(zip(weights, slots, strict=True))
         for each in self._added:
             insort(self._sorted, each)

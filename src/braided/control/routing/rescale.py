@@ -18,7 +18,7 @@ from braided.control.routing.balance import checked_load
 from braided.control.routing.refine import refine
 from braided.control.routing.table import Loads, RoutingTable, Slots
 
-__all__ = ["rehomed", "rescale"]
+__all__ = ["reassign", "rescale"]
 
 # Nearer than this, evening out moves many light slots for nothing one could measure.
 _NEAR = 1.02
@@ -33,7 +33,7 @@ def rescale(table: RoutingTable, channels: int, load: npt.ArrayLike | None = Non
         return table
     if channels > table.channels:
         return table.next(_grow(table, channels, weights), channels)
-    return table.next(rehomed(table.slots, channels, weights), channels)
+    return table.next(reassign(table.slots, channels, weights), channels)
 
 
 def _grow(table: RoutingTable, channels: int, weights: Loads) -> Slots:
@@ -51,25 +51,25 @@ def _grow(table: RoutingTable, channels: int, weights: Loads) -> Slots:
     return slots
 
 
-def rehomed(before: Slots, channels: int, weights: Loads) -> Slots:
+def reassign(before: Slots, channels: int, weights: Loads) -> Slots:
     """Every slot on one of the channels below `channels`; only those move that are on none."""
     slots = before.copy()
-    homeless = np.flatnonzero(slots >= channels)
-    homeless = homeless[np.lexsort((homeless, -weights[homeless]))]
-    busy = np.count_nonzero(weights[homeless])
-    _settle(slots, homeless[:busy].tolist(), weights, channels)
-    _settle(slots, homeless[busy:].tolist(), np.ones_like(weights), channels)
+    unassigned = np.flatnonzero(slots >= channels)
+    unassigned = unassigned[np.lexsort((unassigned, -weights[unassigned]))]
+    busy = np.count_nonzero(weights[unassigned])
+    _assign(slots, unassigned[:busy].tolist(), weights, channels)
+    _assign(slots, unassigned[busy:].tolist(), np.ones_like(weights), channels)
     return slots
 
 
-def _settle(slots: Slots, homeless: Iterable[int], weights: Loads, channels: int) -> None:
+def _assign(slots: Slots, unassigned: Iterable[int], weights: Loads, channels: int) -> None:
     """Puts each slot, heaviest first, where the load and then the count is lowest."""
-    settled = slots < channels
-    loads = np.bincount(slots[settled], weights=weights[settled], minlength=channels)
-    counts = np.bincount(slots[settled], minlength=channels)
+    assigned = slots < channels
+    loads = np.bincount(slots[assigned], weights=weights[assigned], minlength=channels)
+    counts = np.bincount(slots[assigned], minlength=channels)
     heap = list(zip(loads.tolist(), counts.tolist(), range(channels), strict=True))
     heapq.heapify(heap)
-    for slot in homeless:
+    for slot in unassigned:
         load, count, channel = heap[0]
         slots[slot] = channel
         heapq.heapreplace(heap, (load + float(weights[slot]), count + 1, channel))

@@ -27,18 +27,18 @@ def ring(slots: int, channels: int, points: int = POINTS) -> Slots:
     """The channel of each slot; the array is shared and read-only."""
     if channels < 1:
         raise ValueError(f"an operator needs at least one channel, not {channels}")
-    place = _mixed(np.arange(channels * points, dtype=np.uint64), _CHANNELS)
+    position = _mix(np.arange(channels * points, dtype=np.uint64), _CHANNELS)
     owner = np.repeat(np.arange(channels, dtype=np.int32), points)
-    # Two points in one place, however unlikely: the lower channel has it, whoever else is there.
-    order = np.lexsort((owner, place))
-    along = np.searchsorted(place[order], _mixed(np.arange(slots, dtype=np.uint64), _SLOTS))
+    # Two points at one position, however unlikely: the lower channel has it, and always does.
+    order = np.lexsort((owner, position))
+    along = np.searchsorted(position[order], _mix(np.arange(slots, dtype=np.uint64), _SLOTS))
     owners: Slots = owner[order][along % order.size]
     owners.setflags(write=False)
     return owners
 
 
-def _mixed(numbers: npt.NDArray[np.uint64], salt: int) -> npt.NDArray[np.uint64]:
-    """Places all over the ring, by the finaliser of splitmix64."""
+def _mix(numbers: npt.NDArray[np.uint64], salt: int) -> npt.NDArray[np.uint64]:
+    """Positions all over the ring, by the finaliser of splitmix64."""
     with np.errstate(over="ignore"):
         z = (numbers + np.uint64(salt)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

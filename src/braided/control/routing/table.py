@@ -7,8 +7,6 @@ between two batches.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,23 +42,23 @@ class RoutingTable:
     pins: tuple[Pin, ...] = ()
 
     def __post_init__(self) -> None:
-        given = np.asarray(self.slots)
-        if given.ndim != 1 or given.size == 0 or given.dtype.kind not in "iu":
+        slots = np.asarray(self.slots)
+        if slots.ndim != 1 or slots.size == 0 or slots.dtype.kind not in "iu":
             raise ValueError("a routing table is one row of channel numbers, at least one")
         if self.channels < 1:
             raise ValueError(f"a routing table needs a channel, not {self.channels}")
-        if given.min() < 0 or given.max() >= self.channels:
-            slot = int(np.flatnonzero((given < 0) | (given >= self.channels))[0])
+        if slots.min() < 0 or slots.max() >= self.channels:
+            slot = int(np.flatnonzero((slots < 0) | (slots >= self.channels))[0])
             raise ValueError(
-                f"slot {slot} is routed to channel {given[slot]}, "
+                f"slot {slot} is routed to channel {slots[slot]}, "
                 f"and there are {self.channels} channels"
             )
-        # Our own copy, so that nobody can change a table that is in use.
-        if any(not 0 <= pin.slot < given.size for pin in self.pins):
-            raise ValueError(f"a key is pinned to a slot that is not there; there are {given.size}")
-        own = np.array(given, dtype=np.int32)
-        own.setflags(write=False)
-        object.__setattr__(self, "slots", own)
+        if any(not 0 <= pin.slot < slots.size for pin in self.pins):
+            raise ValueError(f"a key is pinned to a slot that is not there; there are {slots.size}")
+        # A copy, so that nobody can change a table that is in use.
+        copy = np.array(slots, dtype=np.int32)
+        copy.setflags(write=False)
+        object.__setattr__(self, "slots", copy)
 
     @classmethod
     def initial(cls, slots: int, channels: int) -> RoutingTable:
@@ -83,19 +81,6 @@ class RoutingTable:
         same = after.channels == self.channels and np.array_equal(after.slots, self.slots)
         return self if same else after
 
-    def encode(self) -> str:
-        """The slots' channels as text; epoch and channel count are kept beside it."""
-        return base64.b64encode(self.slots.astype(_width(self.channels)).tobytes()).decode()
-
-    @classmethod
-    def decode(cls, text: str, channels: int, epoch: int = 0) -> RoutingTable:
-        """The table that `encode` wrote for that many channels; ValueError when it can't be."""
-        try:
-            slots = np.frombuffer(base64.b64decode(text, validate=True), _width(channels))
-        except (binascii.Error, ValueError) as error:
-            raise ValueError(f"not a routing table: {error}") from None
-        return cls(epoch, channels, slots)
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RoutingTable):
             return NotImplemented
@@ -113,8 +98,3 @@ class RoutingTable:
 def moves(old: RoutingTable, new: RoutingTable) -> Slots:
     """The slots that have another channel in `new` than in `old`, ascending."""
     return np.flatnonzero(old.slots != new.slots).astype(np.int32)
-
-
-def _width(channels: int) -> str:
-    """Little-endian, 16 bits where they suffice."""
-    return "<u2" if channels <= 1 << 16 else "<u4"

@@ -10,38 +10,40 @@ through the records of the times that have passed.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from braided import failpoints
 from braided.errors import OperatorError
 from braided.kinds.aggregate.program import AggregateProgram
 from braided.store.aggregates.merge import SumOverflow
 from braided.store.slots.channel_state import SlotState
 from braided.store.slots.layout import (
     RECORD,
+    RECORD_LONG,
     SUFFIX_BYTES_MAX,
     record_key,
-    timer_bound,
     timer_key,
-    timer_parts,
     unwrap,
     wrap,
 )
-from braided.tasks.channel import Channel, ChannelTask
-from braided.tasks.columns import PLACE_SHIFT, order_columns
+from braided.tasks.channel import Channel
+from braided.tasks.columns import PLACE_SHIFT
+from braided.tasks.emitter import Emitter
+from braided.tasks.order import key_bits
+from braided.tasks.reports import ChannelReport
 from braided.tasks.spec import BatchSpec, ChannelSpec
+from braided.tasks.task import ChannelTask
+from braided.tasks.timers import clock_ms, due_timers
 
 __all__ = ["AggregateSpec", "AggregateTask"]
 
-OUTPUT_ROWS = 32_768
+RECORDS_MAX = 32_768
+"""Records that are given out in one chunk."""
 
 
 @dataclass(frozen=True)
@@ -49,34 +51,38 @@ class AggregateSpec(ChannelSpec):
     program: AggregateProgram
 
 
-class AggregateRun(Channel):
-    """The task itself."""
+class AggregateRun:
+    """The task of an aggregation."""
 
-    def __init__(self, spec: AggregateSpec, batch: BatchSpec, channel: int) -> None:
-        super().__init__(spec, spec.program.name, batch, channel)
-        self.spec = spec
-        self.program = spec.program
-        self.later: dict[int, dict[bytes, None]] = {}
+    def __init__(self, channel: Channel, program: AggregateProgram) -> None:
+        self.channel = channel
+        self._program = program
+        self._emitter = Emitter(channel.spec)
+        self._keys_touched = 0
+        self._later: dict[int, dict[bytes, None]] = {}
         """Keys by slot whose results are given out at the end: more rows of them may come."""
 
     def process(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for chunk in self.timed(chunks):
-            if chunk.num_rows:
-                self.rows_in += chunk.num_rows
-                failpoints.reach("task-rows")
-                yield from self._merge(chunk)
-        if self.program.mode == "complete":
-            yield from self._given(self._everything())
+        for chunk in self.channel.chunks_with_rows(chunks):
+            yield from self._merge(chunk)
+        if self._program.mode == "complete":
+            yield from self._emit(self._all_records())
             return
-        yield from self._given(self._changed())
-        if self.program.timed:
-            yield from self._given(self._evicted())
+        yield from self._emit(self._later_records())
+        if self._program.timed:
+            yield from self._emit(self._evict())
+
+    def abandon(self) -> None:
+        """There is no code of a user's that would have to let go of something."""
+
+    def finish(self) -> ChannelReport:
+        return self.channel.report(self._emitter, self._keys_touched)
 
     # -- merging ---------------------------------------------------------------------------
 
     def _merge(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        program = self.program
-        begun_ns = perf_counter_ns() - self.waited_ns
+        program, meter = self._program, self.channel.meter
+        begun_ns = meter.worked_ns()
         if program.timed and program.mode != "complete":
             chunk = self._in_time(chunk)
             if not chunk.num_rows:
@@ -94,14 +100,13 @@ class AggregateRun(Channel):
                 some_keys = [keys[i] for i in rows.tolist()]
             yield from self._merge_unique(part, some_slots, some_keys)
         numbers, counts = np.unique(slots, return_counts=True)
-        per_row = (perf_counter_ns() - self.waited_ns - begun_ns) / len(slots)
-        for slot, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            self.rows[slot] = self.rows.get(slot, 0) + count
-            self.busy_ns[slot] = self.busy_ns.get(slot, 0) + int(per_row * count)
+        rows_by_slot = list(zip(numbers.tolist(), counts.tolist(), strict=True))
+        meter.count(rows_by_slot)
+        meter.charge(rows_by_slot, meter.worked_ns() - begun_ns)
 
     def _rounds(self, keys: list[bytes]) -> Iterator[npt.NDArray[np.int64] | None]:
         """Rows with one of each key; all of them at once, unless keys came as sub-keys."""
-        if self.program.sub_keys == 1:
+        if self._program.sub_keys == 1:
             yield None
             return
         seen: dict[bytes, int] = {}
@@ -115,17 +120,17 @@ class AggregateRun(Channel):
     def _merge_unique(
         self, chunk: pa.RecordBatch, slots: npt.NDArray[np.int64], keys: list[bytes]
     ) -> Iterator[pa.RecordBatch]:
-        program, width = self.program, len(self.program.groups)
+        program, width = self._program, len(self._program.groups)
         fields = program.records.fields
         new = [field.read(chunk.column(width + i)) for i, field in enumerate(fields)]
-        places, long_keys = _suffixes(keys)
+        places, long_keys = _places(keys)
         starts = np.flatnonzero(np.diff(slots, prepend=-1))
         bounds = [*starts.tolist(), len(slots)]
         numbers = slots[starts].tolist()
-        self.state.prepare(numbers)
+        self.channel.state.prepare(numbers)
         olds: list[bytes | None] = []
         for i, number in enumerate(numbers):
-            olds += self.state.slot(number).get_many(places[bounds[i] : bounds[i + 1]])
+            olds += self.channel.state.slot(number).get_many(places[bounds[i] : bounds[i + 1]])
         for i in long_keys:
             stored = olds[i]
             olds[i] = None if stored is None else unwrap(places[i], stored)[1]
@@ -138,28 +143,28 @@ class AggregateRun(Channel):
             records[i] = wrap(keys[i], records[i])
         for i, number in enumerate(numbers):
             part = slice(bounds[i], bounds[i + 1])
-            slot = self.state.slot(number)
+            slot = self.channel.state.slot(number)
             slot.put_many(places[part], records[part])
             if program.timed and None in olds[part]:
                 long = [i - part.start for i in long_keys if part.start <= i < part.stop]
                 times = chunk.column(program.key_order[0])[part]
                 self._set_timers(slot, times, keys[part], long)
-        self.keys_touched += len(keys)
+        self._keys_touched += len(keys)
         if program.mode == "update" and program.sub_keys > 1:
             for slot_number, key in zip(slots.tolist(), keys, strict=True):
-                self.later.setdefault(slot_number, {})[key] = None
+                self._later.setdefault(slot_number, {})[key] = None
         elif program.mode == "update":
             columns = chunk.columns[:width]
             columns += [field.write(c) for field, c in zip(fields, merged, strict=True)]
-            yield self._tagged(columns, keys)
+            yield self._output_of(columns, keys)
 
     def _overflow(self, error: SumOverflow, key: bytes) -> OperatorError:
-        columns = self.program.keys.decode_batch([key])
+        columns = self._program.keys.decode_batch([key])
         values = [column[0].as_py() for column in columns]
-        shown = dict(zip(self.program.key_names, values, strict=True))
+        shown = dict(zip(self._program.key_names, values, strict=True))
         return OperatorError(
-            f"aggregation {self.program.name!r}: {error} for key {shown}, in batch "
-            f"{self.batch.batch}, which is not committed. Aggregate a wider type, or set "
+            f"aggregation {self._program.name!r}: {error} for key {shown}, in batch "
+            f"{self.channel.batch.batch}, which is not committed. Aggregate a wider type, or set "
             "spark.sql.ansi.enabled to false to go on as Spark then does"
         )
 
@@ -167,8 +172,8 @@ class AggregateRun(Channel):
 
     def _in_time(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         """Without the rows that the watermark of the batch before had passed."""
-        ends, valid = _times_us(chunk.column(self.program.key_order[0]))
-        late = valid & (ends <= self.batch.late_watermark_ms * 1000)
+        ends, valid = _times_us(chunk.column(self._program.key_order[0]))
+        late = valid & (ends <= self.channel.batch.late_watermark_ms * 1000)
         return chunk.filter(pa.array(~late)) if late.any() else chunk
 
     def _set_timers(
@@ -185,101 +190,93 @@ class AggregateRun(Channel):
 
     def _stem(self, time: pa.Array) -> bytes:
         """What the keys of one time start with."""
-        return self.program.head + self.program.times.encode_batch([time])[0][1:]
+        return self._program.head + self._program.times.encode_batch([time])[0][1:]
 
-    def _evicted(self) -> Iterator[tuple[bytes, bytes]]:
+    def _evict(self) -> Iterator[tuple[bytes, bytes]]:
         """Drops what the watermark has passed; gives it out where results are given when final."""
-        due = self.batch.due.get(self.program.name, {}).get(self.channel, ())
-        touched = {*self.rows, *due}
-        self.state.prepare(touched)
-        final = self.program.mode == "append"
-        for number in sorted(touched):
-            slot = self.state.slot(number)
-            for place, stored in list(slot.scan(b"t", timer_bound(self.batch.watermark_ms + 1))):
-                _, key = timer_parts(place, stored)
+        is_final = self._program.mode == "append"
+        now_ms = clock_ms("EventTime", self.channel.batch)
+        for ms, key, number in due_timers(self.channel, now_ms):
+            slot = self.channel.state.slot(number)
+            slot.delete(timer_key(ms, key)[0])
+            place, is_long = record_key(key)
+            if is_long:
+                value = slot.get(place)
+                records = [] if value is None else [(place, value)]
+            else:
+                records = list(slot.scan(place))
+            for place, value in records:
                 slot.delete(place)
-                if len(key) >= SUFFIX_BYTES_MAX:
-                    suffix, _ = record_key(key)
-                    value = slot.get(suffix)
-                    items = [] if value is None else [(suffix, value)]
-                else:
-                    items = list(slot.scan(RECORD + key))
-                for suffix, value in items:
-                    slot.delete(suffix)
-                    if final:
-                        yield unwrap(suffix, value)
+                if is_final:
+                    yield unwrap(place, value)
 
     # -- giving out ------------------------------------------------------------------------
 
-    def _changed(self) -> Iterator[tuple[bytes, bytes]]:
-        for number, keys in self.later.items():
-            for suffix, _ in map(record_key, keys):
-                value = self.state.slot(number).get(suffix)
+    def _later_records(self) -> Iterator[tuple[bytes, bytes]]:
+        for number, keys in self._later.items():
+            for place, _ in map(record_key, keys):
+                value = self.channel.state.slot(number).get(place)
                 assert value is not None
-                yield unwrap(suffix, value)
+                yield unwrap(place, value)
 
-    def _everything(self) -> Iterator[tuple[bytes, bytes]]:
-        due = self.batch.due.get(self.program.name, {}).get(self.channel, ())
-        numbers = sorted({*self.rows, *due})
-        self.state.prepare(numbers)
-        for number in numbers:
-            for kind in (b"K", b"k"):
-                for suffix, value in self.state.slot(number).scan(kind):
-                    yield unwrap(suffix, value)
+    def _all_records(self) -> Iterator[tuple[bytes, bytes]]:
+        for number in self.channel.touched_slots():
+            for kind in (RECORD_LONG, RECORD):
+                for place, value in self.channel.state.slot(number).scan(kind):
+                    yield unwrap(place, value)
 
-    def _given(self, records: Iterator[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
+    def _emit(self, records: Iterator[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
         """Keys and their records as output."""
         keys: list[bytes] = []
         values: list[bytes] = []
         for key, value in records:
             keys.append(key)
             values.append(value)
-            if len(keys) == OUTPUT_ROWS:
-                yield self._output_of(keys, values)
+            if len(keys) == RECORDS_MAX:
+                yield self._output_of_records(keys, values)
                 keys, values = [], []
         if keys:
-            yield self._output_of(keys, values)
+            yield self._output_of_records(keys, values)
 
-    def _output_of(self, keys: list[bytes], values: list[bytes]) -> pa.RecordBatch:
-        program = self.program
+    def _output_of_records(self, keys: list[bytes], values: list[bytes]) -> pa.RecordBatch:
+        program = self._program
         decoded = program.keys.decode_batch(keys)
         groups: list[Any] = [None] * len(decoded)
         for column, i in zip(decoded, program.key_order, strict=True):
             groups[i] = column
-        fields = program.records.fields
         columns = program.records.decode(values)
-        given = [field.write(column) for field, column in zip(fields, columns, strict=True)]
-        return self._tagged([*groups, *given], keys)
-
-    def _tagged(self, columns: list[pa.Array], keys: list[bytes]) -> pa.RecordBatch:
-        self.rows_out += len(keys)
-        names = [*self.program.groups.names, *self.program.partials.names]
-        if not self.spec.keep_order:
-            return pa.RecordBatch.from_arrays(columns, names=names)
-        # Results have no order among each other; a hash of the key makes one that lasts.
-        hashes = [
-            int.from_bytes(hashlib.blake2b(k, digest_size=8).digest(), "big") >> 1 for k in keys
+        results = [
+            field.write(column)
+            for field, column in zip(program.records.fields, columns, strict=True)
         ]
-        zeros = pa.array(np.zeros(len(keys), np.int64))
-        tags = [zeros] * self.spec.order + [pa.array(hashes, pa.int64())]
-        self.note((*tags, *columns))
-        names = [*order_columns(self.spec.order + 1), *names]
-        return pa.RecordBatch.from_arrays([*tags, *columns], names=names)
+        return self._output_of([*groups, *results], keys)
+
+    def _output_of(self, columns: list[pa.Array], keys: list[bytes]) -> pa.RecordBatch:
+        names = [*self._program.groups.names, *self._program.partials.names]
+        chunk = pa.RecordBatch.from_arrays(columns, names=names)
+        order: list[pa.Array] = []
+        if self._emitter.keep_order:
+            # Results have no order among each other; a hash of the key makes one that lasts.
+            zeros = pa.array(np.zeros(len(keys), np.int64))
+            hashes = pa.array(key_bits(keys, 63), pa.int64())
+            order = [zeros] * self.channel.spec.order + [hashes]
+        return self._emitter.emit_ordered(chunk, order)
 
 
 class AggregateTask(ChannelTask):
     """One channel of an aggregation."""
 
-    def begin(self, batch: BatchSpec, channel: int) -> AggregateRun:
-        return AggregateRun(self.spec, batch, channel)
+    def begin(self, batch: BatchSpec, number: int) -> AggregateRun:
+        program = self.spec.program
+        return AggregateRun(Channel.open(self.spec, program.name, batch, number), program)
 
 
-def _suffixes(keys: list[bytes]) -> tuple[list[bytes], list[int]]:
+def _places(keys: list[bytes]) -> tuple[list[bytes], list[int]]:
     """Where the records of keys lie, and which of them lie under a digest."""
     if max(map(len, keys), default=0) < SUFFIX_BYTES_MAX:
         return [RECORD + key for key in keys], []
-    found = [record_key(key) for key in keys]
-    return [place for place, _ in found], [i for i, (_, long) in enumerate(found) if long]
+    places = [record_key(key) for key in keys]
+    return [place for place, _ in places], [i for i, (_, is_long) in enumerate(places) if is_long]
 
 
 def _times_us(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 from pyspark.sql.types import StructType
 
 from braided.errors import CheckpointMismatchError, UnsupportedError
-from braided.flow.step import ImportedState, KeyedStep
+from braided.flow.step import FieldsByKey, ImportedState, KeyedStep
 from braided.kinds.aggregate.aggregation import Aggregation
 from braided.kinds.aggregate.stage import AggregateStage
 from braided.spark.offset_log import BatchTimes
@@ -113,6 +114,9 @@ class AggregateStep:
         self, meta: OperatorMeta, root: str, batch: int, times: BatchTimes
     ) -> FirstState:
         return FirstState()
+
+    def fields_in(self, checkpoint: Path) -> FieldsByKey | None:
+        return None
 
     def named(self, name: str) -> KeyedStep:
         return replace(self, name=name)

@@ -1,24 +1,53 @@
-"""What a checkpoint holds, key by key: to compare a query's state with what it should be.
+"""What a checkpoint holds of an Operator: its fields, key by key.
 
 Reads durable files only, never a cache, so what it shows is what any restart would find.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import DataType, StructType
 
 from braided.operator.definition import Operator, state_codec
-from braided.store.durable.files import checkpoint_files
+from braided.store.durable.files import Files, checkpoint_files
+from braided.store.history.manifest import OperatorMeta, OperatorVersion
 from braided.store.history.manifest_log import ManifestLog
-from braided.store.slots.channel_state import ChannelState, SnapshotLimits
+from braided.store.records.stored_fields import StoredFields
 from braided.store.slots.key_codec import KeyCodec
+from braided.tasks.contents import Contents, KeyState, read_records
 from braided.tasks.rows import RowFactory
 
-__all__ = ["newest_batch", "state_of"]
+__all__ = ["OperatorContents", "newest_batch", "state_of"]
+
+
+class OperatorContents:
+    """Reads the fields of an Operator, whose class it does not need."""
+
+    expires = False
+
+    def __init__(self, operator: str, meta: OperatorMeta) -> None:
+        self._operator = operator
+        self._fields = StoredFields(operator, meta.history)
+
+    @property
+    def type(self) -> DataType:
+        return from_arrow_type(self._fields.type)
+
+    def read(
+        self, files: Files, version: OperatorVersion, batch_time_ms: int, slots: Iterable[int]
+    ) -> Contents:
+        return read_records(files, self._operator, version, slots)
+
+    def key_state(self, stored: Any) -> KeyState:
+        return KeyState(*self._fields.read(stored))
+
+    def column(self, rows: Sequence[tuple[Any, ...] | None]) -> pa.Array:
+        return self._fields.column(rows)
 
 
 def newest_batch(checkpoint: str | Path) -> int:
@@ -35,20 +64,15 @@ def state_of(
     `key` is the schema of the grouping columns. Nothing must write the checkpoint meanwhile.
     """
     files = checkpoint_files(Path(checkpoint))
-    manifests = ManifestLog(files)
-    view = manifests.view_at(newest_batch(checkpoint)).operators.get(name)
-    if view is None:
+    version = ManifestLog(files).view_at(newest_batch(checkpoint)).operators.get(name)
+    if version is None:
         return {}
     keys, rows = KeyCodec(to_arrow_schema(key, timezone="UTC")), RowFactory(key)
-    codec, op = state_codec(operator).at(view.meta.history), operator()
-    state = ChannelState(files, None, name, view, SnapshotLimits())
-    slots = range(view.meta.slots)
-    state.prepare(slots)
-    encoded, fields = [], []
-    for number in slots:
-        for encoded_key, record in state.slot(number).records():
-            codec.load(op, record)
-            encoded.append(encoded_key)
-            fields.append({f.name: getattr(op, f.name) for f in codec.fields})
-    state.close()
-    return dict(zip(rows.rows_of(keys.decode_batch(encoded)), fields, strict=True))
+    codec, instance = state_codec(operator).at(version.meta.history), operator()
+    encoded_keys, fields = [], []
+    for records in read_records(files, name, version, range(version.meta.slots)).values():
+        for encoded_key, record in records.items():
+            codec.load(instance, record)
+            encoded_keys.append(encoded_key)
+            fields.append({field.name: getattr(instance, field.name) for field in codec.fields})
+    return dict(zip(rows.rows_of(keys.decode_batch(encoded_keys)), fields, strict=True))

@@ -10,106 +10,76 @@ names it. For `onBatch` all rows of the call are diverted, for `onTimer` the tim
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from braided.errors import CheckpointError, DefinitionError
-from braided.kinds.operator.row_json import row_json
-from braided.kinds.operator.run import OUTPUT_ROWS, ChannelRun, Group, Tags
-from braided.store.history.manifest import DeadFile
+from braided.kinds.operator.dead_letters import DeadLetters
+from braided.kinds.operator.key_by_key import TableCalls, collect_fired
+from braided.kinds.operator.output import ARROW
+from braided.kinds.operator.way import KeyGroup, OperatorParts
+from braided.tasks.emitter import OUTPUT_ROWS
 from braided.tasks.failure import diverted
-from braided.tasks.reports import ChannelReport
+from braided.tasks.order import Tag, Tags
 
-__all__ = ["DEAD_SCHEMA", "DivertingRun"]
+__all__ = ["Diverting"]
 
-DEAD_SCHEMA = pa.schema(
-    [
-        ("error", pa.string()),
-        ("operator", pa.string()),
-        ("key", pa.string()),
-        ("row", pa.string()),
-        ("batch", pa.int64()),
-    ]
-)
 # Not the row's fault: every row would be diverted, or state has been lost.
 _FATAL = (DefinitionError, CheckpointError, MemoryError)
 
 
-class DivertingRun(ChannelRun):
-    """A task that goes on after an error of its operator."""
+class Diverting:
+    """Goes key by key, and goes on after an error of the operator."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._dead: list[tuple[str, str, str | None]] = []
+    def __init__(self, parts: OperatorParts) -> None:
+        self._parts = parts
+        self._tables = TableCalls(parts, self._call_table)
+        self._dead = DeadLetters()
+        self.write_dead = self._dead.write
         self._saved: tuple[bytes | None, bool] = (None, False)
+        self._saved_opening = 0
 
-    def _open_key(self, slot: int, key: bytes, key_row: Any) -> None:
-        super()._open_key(slot, key, key_row)
-        self._saved = self.runtime.saved_at_open()
-
-    def _attempt(self, act: Callable[[], None], what: Any) -> str | None:
-        """Does something with the open key, wholly or not at all; the error if not."""
-        out, tags = len(self.out), len(self.tags)
-        try:
-            act()
-            if len(self.out) > out:
-                self.program.encoder.check(self.out[out:])
-            self._saved = self.runtime.save()
-        except _FATAL as error:
-            raise self._failed(error, self.runtime.op.key, what) from None
-        except Exception as error:
-            del self.out[out:]
-            del self.tags[tags:]
-            self.runtime.restore(self._saved)
-            return diverted(error)
-        return None
-
-    def _divert(self, error: str, row: Any) -> None:
-        text = None if row is None else row_json(row)
-        self._dead.append((error, row_json(self.runtime.op.key), text))
-
-    # -- rows ------------------------------------------------------------------------------
+    def run(
+        self, rows: Any, tags: Tags | None, groups: Sequence[KeyGroup]
+    ) -> Iterator[pa.RecordBatch]:
+        run = self._tables.run if self._parts.hook.by_batch else self._run_rows
+        return run(rows, tags, groups)
 
     def _run_rows(
-        self, rows: list[Any], tags: Tags | None, groups: Sequence[Group]
+        self, rows: list[Any], tags: Tags | None, groups: Sequence[KeyGroup]
     ) -> Iterator[pa.RecordBatch]:
-        detach = self.program.encoder.detach
+        parts = self._parts
+        keys, hook, output = parts.keys, parts.hook, parts.output
         for begin, end, slot, key, key_row in groups:
-            if key != self.key:
-                self._open_key(slot, key, key_row)
-            self.rows[slot] += end - begin
+            if key != keys.key:
+                keys.open(slot, key, key_row)
             for index in range(begin, end):
                 row = rows[index]
 
-                def act(row: Any = row, index: int = index) -> None:
-                    given = self.runtime.rows_of(self.call(row), "onRow")
+                def call(row: Any = row, index: int = index) -> None:
+                    items = keys.runtime.rows_of(hook.call(row), hook.name)
                     if tags is None:
-                        self.out.extend(map(detach, given))
+                        output.extend(items)
                     else:
-                        self._extend_tagged(given, tags[index])
+                        output.extend_tagged(items, tags[index])
 
-                error = self._attempt(act, row)
+                error = self._attempt(call, row)
                 if error is not None:
-                    self._divert(error, row)
-                if len(self.out) >= OUTPUT_ROWS:
-                    yield self._flush()
+                    self._dead.add(error, keys.runtime.op.key, row)
+                if len(output.rows) >= OUTPUT_ROWS:
+                    yield from output.flush()
 
-    def _call_batch(self, limit: int | None = None) -> Iterator[pa.RecordBatch]:
-        table = self._take_pending(limit)
-        if table is None:
-            return
+    def _call_table(self, table: pa.Table, tag: Tag | None) -> Iterator[pa.RecordBatch]:
+        parts = self._parts
+        runtime, hook, encoder = parts.keys.runtime, parts.hook, parts.output.encoder
         items: list[Any] = []
 
-        def act() -> None:
-            encoder = self.program.encoder
+        def call() -> None:
             rows = []
-            for item in self.runtime.rows_of(self.call(table), "onBatch"):
-                if isinstance(item, pa.Table | pa.RecordBatch):
+            for item in runtime.rows_of(hook.call(table), hook.name):
+                if isinstance(item, ARROW):
                     encoder.encode_arrow(item)
                     items.append(item)
                 else:
@@ -117,38 +87,43 @@ class DivertingRun(ChannelRun):
                     items.append(rows[-1])
             encoder.check(rows)
 
-        error = self._attempt(act, table)
+        error = self._attempt(call, table)
         if error is None:
-            yield from self._give(items)
+            yield from parts.output.take(items, tag)
             return
         for batch in table.to_batches():
-            for row in self.program.rows.rows(batch):
-                self._divert(error, row)
+            for row in parts.program.rows.rows(batch):
+                self._dead.add(error, runtime.op.key, row)
 
-    # -- timers ----------------------------------------------------------------------------
+    def end(self) -> Iterator[pa.RecordBatch]:
+        yield from self._tables.call_waiting()
+        self._parts.keys.close()
 
-    def _fire(self, ms: int, place: int | None) -> None:
-        error = self._attempt(lambda: self._collect_fired(ms, place), f"timer of {ms} ms")
+    def fire(self, ms: int, order: tuple[Tag, int] | None) -> None:
+        op = self._parts.keys.runtime.op
+        error = self._attempt(lambda: collect_fired(self._parts, ms, order), f"timer of {ms} ms")
         if error is not None:
-            self.runtime.op._timers.discard(ms)
-            self._divert(error, None)
+            op._timers.discard(ms)
+            self._dead.add(error, op.key, None)
 
-    # -- the end ---------------------------------------------------------------------------
-
-    def finish(self) -> ChannelReport:
-        report = super().finish()
-        if not self._dead:
-            return report
-        digest = hashlib.blake2b(digest_size=16)
-        for _, key, row in self._dead:
-            digest.update(msgspec.msgpack.encode((key, row)))
-        errors, keys, rows = zip(*self._dead, strict=True)
-        count = len(self._dead)
-        columns = [errors, [self.program.name] * count, keys, rows, [self.batch.batch] * count]
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, DEAD_SCHEMA, strict=True)]
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_arrays(arrays, schema=DEAD_SCHEMA), sink)
-        name = f"dead/{self.attempt}.parquet"
-        self.files.write(name, sink.getvalue())
-        dead = DeadFile(self.program.name, name, digest.hexdigest(), count)
-        return msgspec.structs.replace(report, dead=dead)
+    def _attempt(self, call: Callable[[], None], what: Any) -> str | None:
+        """Does something with the open key, wholly or not at all; the error if not."""
+        keys, output = self._parts.keys, self._parts.output
+        if self._saved_opening != keys.keys_touched:
+            # Another key has been opened, or the same once more: it is as its record says.
+            self._saved_opening = keys.keys_touched
+            self._saved = keys.runtime.saved_at_open()
+        rows, tags = len(output.rows), len(output.tags)
+        try:
+            call()
+            if len(output.rows) > rows:
+                output.encoder.check(output.rows[rows:])
+            self._saved = keys.runtime.save()
+        except _FATAL as error:
+            raise keys.code.failure(error, keys.runtime.op.key, what) from None
+        except Exception as error:
+            del output.rows[rows:]
+            del output.tags[tags:]
+            keys.runtime.restore(self._saved)
+            return diverted(error)
+        return None

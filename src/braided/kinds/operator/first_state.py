@@ -112,8 +112,8 @@ def write_initial(
     """Writes the state that an operator starts with; nothing counts before a manifest names it."""
     keys = [quoted(column) for column in key.names]
     slot = F.expr(f"int({slot_sql(keys, meta.slots)})").alias(_SLOT)
-    own = set(key.names)
-    rest = [quoted(column) for column in initial.columns if column not in own]
+    key_names = set(key.names)
+    rest = [quoted(column) for column in initial.columns if column not in key_names]
     columns: list[str | Column] = [slot, *keys, *rest]
     tasks = min(meta.slots, 4 * initial.sparkSession.sparkContext.defaultParallelism)
     placed = initial.select(*columns).repartitionById(tasks, F.expr(f"{_SLOT} % {tasks}"))

@@ -152,17 +152,19 @@ class OperatorRuntime:
     def advice(self, error: BaseException) -> str | None:
         """A sentence on an error whose own message does not say what to do, or None."""
         name = type(self.op).__name__
-        found = re.search(rf"'{re.escape(name)}' object has no attribute '(\w+)'", str(error))
-        if isinstance(error, AttributeError) and found:
-            field = found[1]
+        if not isinstance(error, AttributeError):
+            return None
+        missing = re.search(rf"'{re.escape(name)}' object has no attribute '(\w+)'", str(error))
+        if missing:
+            field = missing[1]
             return (
                 f"state is kept in annotated fields: declare `{field}: <type> = <default>` "
                 f"in class {name}"
             )
-        found = re.search(rf"'{re.escape(name)}' object attribute '(\w+)' is read-only", str(error))
-        if isinstance(error, AttributeError) and found:
+        fixed = re.search(rf"'{re.escape(name)}' object attribute '(\w+)' is read-only", str(error))
+        if fixed:
             return (
-                f"{found[1]} belongs to the class and is the same for every key: what changes is "
+                f"{fixed[1]} belongs to the class and is the same for every key: what changes is "
                 "kept in a field, annotated with its type alone"
             )
         return None

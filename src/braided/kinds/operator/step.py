@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import msgspec
@@ -11,7 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from braided.flow.route import GroupingKeys
-from braided.flow.step import ImportedState, KeyedStep
+from braided.flow.step import FieldsByKey, ImportedState, KeyedStep
+from braided.kinds.operator.contents import state_of
 from braided.kinds.operator.first_state import write_initial
 from braided.kinds.operator.program import Program
 from braided.kinds.operator.stage import OperatorStage
@@ -109,6 +111,9 @@ class OperatorStep:
         return write_initial(
             self.initial, self.operator, self.name, self.key_schema, meta, root, batch
         )
+
+    def fields_in(self, checkpoint: Path) -> FieldsByKey | None:
+        return state_of(checkpoint, self.name, self.operator, self.key_schema)
 
     def named(self, name: str) -> KeyedStep:
         return replace(self, name=name)

@@ -6,28 +6,36 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from braided.kinds.operator.divert import DivertingRun
-from braided.kinds.operator.run import ChannelRun
-from braided.kinds.operator.whole_keys import WholeKeysRun
-from braided.tasks.channel import ChannelTask
+from braided.kinds.operator.divert import Diverting
+from braided.kinds.operator.key_by_key import KeyByKey
+from braided.kinds.operator.program import Program
+from braided.kinds.operator.run import OperatorRun
+from braided.kinds.operator.way import Way
+from braided.kinds.operator.whole_keys import WholeKeys
+from braided.tasks.channel import Channel
 from braided.tasks.spec import BatchSpec, TaskSpec
+from braided.tasks.task import ChannelTask
 
-__all__ = ["OperatorTask", "import_task", "run_of"]
+__all__ = ["OperatorTask", "begin_run", "import_task"]
 
 
 class OperatorTask(ChannelTask):
     """One channel of an operator."""
 
-    def begin(self, batch: BatchSpec, channel: int) -> ChannelRun:
-        spec = self.spec
-        return run_of(spec)(spec, spec.program.unpack(), batch, channel)
+    def begin(self, batch: BatchSpec, number: int) -> OperatorRun:
+        return begin_run(self.spec, self.spec.program.unpack(), batch, number)
 
 
-def run_of(spec: TaskSpec) -> type[ChannelRun]:
+def begin_run(spec: TaskSpec, program: Program, batch: BatchSpec, number: int) -> OperatorRun:
+    channel = Channel.open(spec, program.name, batch, number)
+    return OperatorRun(channel, program, _way_of(spec))
+
+
+def _way_of(spec: TaskSpec) -> type[Way]:
     """How a task runs: able to take back what a hook did, with its rows' order, or quickly."""
     if spec.divert:
-        return DivertingRun
-    return ChannelRun if spec.keep_order else WholeKeysRun
+        return Diverting
+    return KeyByKey if spec.keep_order else WholeKeys
 
 
 def import_task(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 Most keys have few rows and lie in one chunk, between its first key, which may have begun in the
 chunk before, and its last, which may go on in the next. For those between, the records of a slot
 are read at once and the hooks run in one loop, with no care for what is still open. What comes of
-it is the same as when `ChannelRun` opens, calls and closes key by key.
+it is the same as when `KeyByKey` opens, calls and closes key by key.
 """
 
 from __future__ import annotations
@@ -15,120 +15,124 @@ from typing import Any
 
 import pyarrow as pa
 
-from braided.kinds.operator.run import ARROW, CALL_ROWS, OUTPUT_ROWS, ChannelRun, Group
+from braided.kinds.operator.key_by_key import CALL_ROWS, KeyByKey
+from braided.kinds.operator.output import ARROW
+from braided.kinds.operator.way import KeyGroup, OperatorParts
 from braided.store.slots.layout import RECORD, SUFFIX_BYTES_MAX
 from braided.store.slots.slot import SlotState
+from braided.tasks.emitter import OUTPUT_ROWS
+from braided.tasks.order import Tags
 
-__all__ = ["WholeKeysRun"]
+__all__ = ["WholeKeys"]
 
 _SLOT = itemgetter(2)
 
 
-class WholeKeysRun(ChannelRun):
-    """A task that takes the short way wherever it can."""
+class WholeKeys:
+    """Takes the short way wherever it can, and else goes key by key. It can't keep tags."""
 
-    def _run_rows(
-        self, rows: list[Any], tags: Any, groups: Sequence[Group]
-    ) -> Iterator[pa.RecordBatch]:
-        if not _can_be_short(groups):
-            yield from super()._run_rows(rows, tags, groups)
-            return
-        yield from super()._run_rows(rows, tags, groups[:1])
-        self._close_key()
-        for in_slot in self._by_slot(groups[1:-1]):
-            yield from self._rows_of_slot(*in_slot, rows)
-        yield from super()._run_rows(rows, tags, groups[-1:])
+    def __init__(self, parts: OperatorParts) -> None:
+        self._parts = parts
+        self._key_by_key = KeyByKey(parts)
+        self.end = self._key_by_key.end
+        self.fire = self._key_by_key.fire
+        self.write_dead = self._key_by_key.write_dead
 
-    def _run_tables(
-        self, table: pa.Table, tags: Any, groups: Sequence[Group]
+    def run(
+        self, rows: Any, tags: Tags | None, groups: Sequence[KeyGroup]
     ) -> Iterator[pa.RecordBatch]:
-        if not _can_be_short(groups, CALL_ROWS):
-            yield from super()._run_tables(table, tags, groups)
+        by_batch = self._parts.hook.by_batch
+        if not _can_be_short(groups, CALL_ROWS if by_batch else None):
+            yield from self._key_by_key.run(rows, tags, groups)
             return
-        yield from super()._run_tables(table, tags, groups[:1])
-        yield from self._call_batch()
-        self._close_key()
-        for in_slot in self._by_slot(groups[1:-1]):
-            yield from self._tables_of_slot(*in_slot, table)
-        yield from super()._run_tables(table, tags, groups[-1:])
+        yield from self._key_by_key.run(rows, tags, groups[:1])
+        yield from self._key_by_key.end()
+        run_slot = self._run_tables if by_batch else self._run_rows
+        for slot, places, records, members in self._by_slot(groups[1:-1]):
+            yield from run_slot(slot, places, records, members, rows)
+        yield from self._key_by_key.run(rows, tags, groups[-1:])
 
     def _by_slot(
-        self, groups: Sequence[Group]
-    ) -> Iterator[tuple[SlotState, list[bytes], list[bytes | None], list[Group]]]:
+        self, groups: Sequence[KeyGroup]
+    ) -> Iterator[tuple[SlotState, list[bytes], list[bytes | None], list[KeyGroup]]]:
         """The keys slot by slot, with their places in it and their records."""
-        for number, members in groupby(groups, _SLOT):
-            keys = list(members)
-            if number != self.slot_number:
-                self._enter_slot(number)
-            slot = self.slot
-            assert slot is not None
-            self.rows[number] += keys[-1][1] - keys[0][0]
-            self.keys_touched += len(keys)
-            suffixes = [RECORD + key for _, _, _, key, _ in keys]
-            yield slot, suffixes, slot.get_many(suffixes), keys
+        keys = self._parts.keys
+        for number, same_slot in groupby(groups, _SLOT):
+            members = list(same_slot)
+            if number != keys.slot_number:
+                keys.enter(number)
+            keys.keys_touched += len(members)
+            places = [RECORD + key for _, _, _, key, _ in members]
+            yield keys.slot, places, keys.slot.get_many(places), members
 
-    def _rows_of_slot(
+    def _run_rows(
         self,
         slot: SlotState,
-        suffixes: list[bytes],
-        raws: list[bytes | None],
-        keys: list[Group],
+        places: list[bytes],
+        records: list[bytes | None],
+        groups: list[KeyGroup],
         rows: list[Any],
     ) -> Iterator[pa.RecordBatch]:
-        call, checked, out = self.call, self.checked, self.out
-        lend, detach = self.runtime.open, self.program.encoder.detach
+        keys, (hook, _, call, checked), output, _ = self._parts
+        lend, out, detach = keys.runtime.open, output.rows, output.detach
         row = None
-        for suffix, raw, (begin, end, _, key, key_row) in zip(suffixes, raws, keys, strict=True):
-            lend(key_row, raw)
+        for place, record, (begin, end, _, key, key_row) in zip(
+            places, records, groups, strict=True
+        ):
+            lend(key_row, record)
             try:
                 for row in rows[begin:end]:
-                    given = call(row) if checked is None else checked(call(row), "onRow")
-                    out.extend(map(detach, given))
+                    items = call(row) if checked is None else checked(call(row), hook)
+                    out.extend(map(detach, items))
                     if len(out) >= OUTPUT_ROWS:
-                        yield self._flush()
+                        yield from output.flush()
             except Exception as error:
-                raise self._failed(error, key_row, row) from None
-            self._put(slot, suffix, key, raw)
+                raise keys.code.failure(error, key_row, row) from None
+            self._put(slot, place, key, record)
 
-    def _tables_of_slot(
+    def _run_tables(
         self,
         slot: SlotState,
-        suffixes: list[bytes],
-        raws: list[bytes | None],
-        keys: list[Group],
+        places: list[bytes],
+        records: list[bytes | None],
+        groups: list[KeyGroup],
         table: pa.Table,
     ) -> Iterator[pa.RecordBatch]:
-        call, checked, out = self.call, self.checked, self.out
-        lend, detach = self.runtime.open, self.program.encoder.detach
-        for suffix, raw, (begin, end, _, key, key_row) in zip(suffixes, raws, keys, strict=True):
-            lend(key_row, raw)
+        keys, (hook, _, call, checked), output, _ = self._parts
+        lend, out, detach = keys.runtime.open, output.rows, output.detach
+        for place, record, (begin, end, _, key, key_row) in zip(
+            places, records, groups, strict=True
+        ):
+            lend(key_row, record)
             rows = table.slice(begin, end - begin)
             try:
-                given = call(rows) if checked is None else checked(call(rows), "onBatch")
-                for item in given:
+                items = call(rows) if checked is None else checked(call(rows), hook)
+                for item in items:
                     if isinstance(item, ARROW):
-                        yield from self._flush_arrow(item, 0)
+                        yield from output.emit_table(item)
                         continue
                     out.append(detach(item))
                     if len(out) >= OUTPUT_ROWS:
-                        yield self._flush()
+                        yield from output.flush()
             except Exception as error:
-                raise self._failed(error, key_row, rows) from None
-            self._put(slot, suffix, key, raw)
+                raise keys.code.failure(error, key_row, rows) from None
+            self._put(slot, place, key, record)
 
-    def _put(self, slot: SlotState, suffix: bytes, key: bytes, raw: bytes | None) -> None:
-        """Writes the key that has the operator, unless it is as it was."""
-        record = self._record()
-        if record is not raw:
+    def _put(self, slot: SlotState, place: bytes, key: bytes, before: bytes | None) -> None:
+        """Writes the key that has the operator, unless it is as it was before."""
+        keys = self._parts.keys
+        record = keys.record()
+        if record is not before:
             if record is None:
-                slot.delete(suffix)
+                slot.delete(place)
             else:
-                slot.put(suffix, record)
-        if self.runtime.added or self.runtime.removed:
-            self._put_timers(slot, key)
+                slot.put(place, record)
+        runtime = keys.runtime
+        if runtime.added or runtime.removed:
+            keys.put_timers(slot, key)
 
 
-def _can_be_short(groups: Sequence[Group], rows_max: int | None = None) -> bool:
+def _can_be_short(groups: Sequence[KeyGroup], rows_max: int | None) -> bool:
     """Whether all keys but the first and the last of a chunk can be gone through at once.
 
     Not where one of them has more rows than `onBatch` is given at once, nor with keys too long to

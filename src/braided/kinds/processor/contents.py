@@ -6,35 +6,28 @@ not shown, whether it has been swept out or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from braided.kinds.processor.handle import ProcessorHandle
 from braided.store.durable.files import Files
-from braided.store.history.manifest import OperatorVersion
+from braided.store.history.manifest import OperatorMeta, OperatorVersion
 from braided.store.slots.channel_state import ChannelState, SnapshotLimits
 from braided.store.variables.declared import Declaration, Declared
 from braided.store.variables.open_key import OpenKey
+from braided.tasks.contents import Contents, KeyState
+from braided.tasks.output import OutputEncoder
 
-__all__ = ["KeyContents", "ProcessorContents", "variables_type"]
+__all__ = ["ProcessorContents"]
 
 _FOREVER = 1 << 60
 
 
-class KeyContents(NamedTuple):
-    """What one key has."""
-
-    slot: int
-    key: bytes
-    values: tuple[Any, ...]
-    """In the order of the variables: a tuple or None, a list of tuples, a dict of tuples."""
-    timers: tuple[int, ...]
-
-
-def variables_type(history: tuple[str, ...]) -> StructType:
+def _variables_type(history: tuple[str, ...]) -> StructType:
     """The variables of the newest version as columns."""
     return StructType(
         [StructField(each.name, _type(each)) for each in Declared.read(history[-1]).variables]
@@ -50,51 +43,73 @@ def _type(declared: Declaration) -> DataType:
     return value
 
 
-@dataclass(frozen=True)
 class ProcessorContents:
-    """Reads the slots of a processor at one version."""
+    """Reads the variables of a processor.
 
-    files: Files
-    name: str
-    view: OperatorVersion
-    history: tuple[str, ...]
-    """What it declared, this version or a later one last."""
-    now_ms: int
+    The values of a key are in the order of its variables: a tuple or None, a list of tuples, a dict
+    of tuples.
+    """
 
-    def read(self, slots: Iterable[int]) -> Iterator[KeyContents]:
-        key = OpenKey(self.now_ms)
-        readers = self._readers(key)
-        state = ChannelState(self.files, None, self.name, self.view, SnapshotLimits())
-        numbers = list(slots)
-        state.prepare(numbers)
+    def __init__(self, operator: str, meta: OperatorMeta) -> None:
+        self._operator, self._history = operator, meta.history
+        self.type = _variables_type(meta.history)
+        self.expires = any(each.expires for each in Declared.read(meta.state).variables)
+
+    @cached_property
+    def _encoder(self) -> OutputEncoder:
+        return OutputEncoder(self.type, self._operator)
+
+    def read(
+        self, files: Files, version: OperatorVersion, batch_time_ms: int, slots: Iterable[int]
+    ) -> Contents:
+        contents: Contents = {slot: {} for slot in slots}
+        key = OpenKey(batch_time_ms)
+        variables = _open_variables(key, self._history)
+        state = ChannelState(files, None, self._operator, version, SnapshotLimits())
+        state.prepare(contents)
         try:
-            for number in numbers:
+            for number, keys in contents.items():
                 slot = state.slot(number)
                 for owner, _ in list(slot.records()):
                     key.open(slot, owner)
-                    values = tuple(read() for read in readers)
-                    yield KeyContents(number, owner, values, tuple(sorted(key.timers)))
+                    values, timers = tuple(read() for read in variables), sorted(key.timers)
+                    # A key of which everything has expired is there until its slot is swept.
+                    if timers or any(values):
+                        keys[owner] = KeyState(values, tuple(timers))
         finally:
             state.close()
+        return contents
 
-    def _readers(self, key: OpenKey) -> list[Any]:
-        history = self.history
-        handle = ProcessorHandle("ProcessingTime", key, history, {})
-        readers: list[Any] = []
-        for each in Declared.read(history[-1]).variables:
-            schema = StructType.fromJson(each.schema)
-            ttl_ms = _FOREVER if each.expires else None
-            if each.kind == "value":
-                readers.append(handle.getValueState(each.name, schema, ttl_ms).get)
-            elif each.kind == "list":
-                items = handle.getListState(each.name, schema, ttl_ms)
-                readers.append(lambda items=items: list(items.get()))
-            else:
-                assert each.user_key is not None
-                user_key = StructType.fromJson(each.user_key)
-                entries = handle.getMapState(each.name, user_key, schema, ttl_ms)
-                readers.append(lambda entries=entries: _as_dict(entries.iterator()))
-        return readers
+    def key_state(self, stored: Any) -> KeyState:
+        state: KeyState = stored
+        return state
+
+    def column(self, rows: Sequence[tuple[Any, ...] | None]) -> pa.Array:
+        nothing = (None,) * len(self.type.fields)
+        columns = self._encoder.encode([nothing if row is None else row for row in rows])
+        missing = pa.array([row is None for row in rows], pa.bool_())
+        fields = [field.with_nullable(True) for field in columns.schema]
+        return pa.StructArray.from_arrays(columns.columns, fields=fields, mask=missing)
+
+
+def _open_variables(key: OpenKey, history: tuple[str, ...]) -> list[Callable[[], Any]]:
+    """For each variable of the newest version, what gives its value for the key that is open."""
+    handle = ProcessorHandle("ProcessingTime", key, history, {})
+    variables: list[Any] = []
+    for each in Declared.read(history[-1]).variables:
+        schema = StructType.fromJson(each.schema)
+        ttl_ms = _FOREVER if each.expires else None
+        if each.kind == "value":
+            variables.append(handle.getValueState(each.name, schema, ttl_ms).get)
+        elif each.kind == "list":
+            items = handle.getListState(each.name, schema, ttl_ms)
+            variables.append(lambda items=items: list(items.get()))
+        else:
+            assert each.user_key is not None
+            user_key = StructType.fromJson(each.user_key)
+            entries = handle.getMapState(each.name, user_key, schema, ttl_ms)
+            variables.append(lambda entries=entries: _as_dict(entries.iterator()))
+    return variables
 
 
 def _as_dict(entries: Iterator[tuple[Any, Any]]) -> dict[Any, Any]:

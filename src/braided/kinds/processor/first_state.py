@@ -24,7 +24,7 @@ from braided.errors import BraidedError
 from braided.flow.route import place_sql, slot_of_place
 from braided.kinds.processor.input import Groups, PandasReader, RowReader
 from braided.kinds.processor.program import ProcessorProgram
-from braided.kinds.processor.run import ProcessorRuntime
+from braided.kinds.processor.runtime import ProcessorRuntime
 from braided.spark.offset_log import BatchTimes
 from braided.spark.sql_text import quoted
 from braided.store.history.manifest import OperatorMeta
@@ -32,7 +32,7 @@ from braided.store.slots.slot import SlotState, empty_slot
 from braided.tasks.columns import PLACE
 from braided.tasks.failure import from_worker, operator_failure, to_text
 from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_slots
-from braided.tasks.heavy_keys import HeavyKeys
+from braided.tasks.groups import group_chunk
 from braided.tasks.packing import PackedProgram, pack
 
 __all__ = [
@@ -104,9 +104,12 @@ def handle_initial(
 ) -> None:
     """Calls `handleInitialState` for every row; `program` reads them."""
     reader = (PandasReader if program.pandas else RowReader)(program, 0)
-    chunks = (chunk for chunk in chunks if chunk.num_rows)
-    groups = Groups(chunks, reader, program.keys, list(program.key_positions), HeavyKeys())
-    for number, key, values, rows, _ in groups:
+    grouped = (
+        group_chunk(chunk, program.keys, program.key_positions)
+        for chunk in chunks
+        if chunk.num_rows
+    )
+    for number, key, values, rows, _ in Groups(grouped, reader):
         runtime.start()
         runtime.key.open(slot_of(number), key)
         row: Any = None

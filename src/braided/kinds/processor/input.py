@@ -19,9 +19,7 @@ from pyspark.sql.conversion import ArrowBatchTransformer
 from pyspark.sql.types import Row
 
 from braided.kinds.processor.program import ProcessorProgram
-from braided.store.slots.key_codec import KeyCodec
-from braided.tasks.columns import PLACE_SHIFT
-from braided.tasks.heavy_keys import HeavyKeys
+from braided.tasks.groups import GroupedChunk
 from braided.tasks.rows import row_class
 
 __all__ = ["Group", "Groups", "PandasReader", "RowReader"]
@@ -148,7 +146,7 @@ def _widened(series: pd.Series[Any]) -> pd.Series[Any]:
 
 
 class _Window(NamedTuple):
-    """A chunk with its runs of equal keys."""
+    """A chunk with its groups, as the processor takes them."""
 
     rows: Any
     begins: list[int]
@@ -160,21 +158,11 @@ class _Window(NamedTuple):
 
 
 class Groups:
-    """Iterates over the keys of a task's input."""
+    """Iterates over the keys of a task's input, each with all its rows."""
 
-    def __init__(
-        self,
-        chunks: Iterator[pa.RecordBatch],
-        reader: Any,
-        keys: KeyCodec,
-        positions: list[int],
-        heavy: HeavyKeys,
-    ) -> None:
+    def __init__(self, chunks: Iterator[GroupedChunk], reader: RowReader | PandasReader) -> None:
         self._chunks = chunks
-        self._reader = reader
-        self._keys = keys
-        self._positions = positions
-        self._heavy = heavy
+        self._reader: Any = reader
         self._next: tuple[_Window, int] | None = None
         self.chunk: pa.RecordBatch | None = None
         """The chunk in which the rows of the newest key begin."""
@@ -201,11 +189,8 @@ class Groups:
         """The rows of the last key of a window, which may go on in the ones after it."""
         key = window.keys[last]
         yield window.rows, window.begins[last], window.ends[last]
-        while True:
-            found = self._read()
-            if found is None:
-                return
-            after, _ = found
+        while (following := self._read()) is not None:
+            after, _ = following
             if after.keys[0] != key:
                 self._next = (after, 0)
                 return
@@ -215,23 +200,17 @@ class Groups:
                 return
 
     def _read(self) -> tuple[_Window, int] | None:
-        chunk = next(self._chunks, None)
-        if chunk is None:
+        """The next chunk, of which no group has been taken."""
+        grouped = next(self._chunks, None)
+        if grouped is None:
             return None
-        columns = [chunk.column(position) for position in self._positions]
-        starts = self._keys.changes(columns).nonzero()[0]
-        heads = [column.take(pa.array(starts)) for column in columns]
-        places = chunk.column(chunk.num_columns - 1).to_numpy()[starts]
-        begins = starts.tolist()
-        keys = self._keys.encode_batch(heads)
-        self._heavy.add(keys, places, starts, chunk.num_rows)
         window = _Window(
-            rows=self._reader.read(chunk),
-            begins=begins,
-            ends=[*begins[1:], chunk.num_rows],
-            slots=(places >> PLACE_SHIFT).tolist(),
-            keys=keys,
-            values=self._reader.keys(heads),
-            chunk=chunk,
+            rows=self._reader.read(grouped.chunk),
+            begins=grouped.begins,
+            ends=grouped.ends,
+            slots=grouped.slots,
+            keys=grouped.keys,
+            values=self._reader.keys(grouped.key_columns),
+            chunk=grouped.chunk,
         )
         return window, 0

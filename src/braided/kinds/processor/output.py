@@ -65,19 +65,19 @@ class RowEncoder(_Encoder):
 
     def _by_position(self, rows: Sequence[Any]) -> list[tuple[Any, ...]]:
         names = self.names
-        made: list[tuple[Any, ...]] = []
+        tuples: list[tuple[Any, ...]] = []
         for row in rows:
             fields = getattr(row, "__fields__", None)
             if fields == names:
-                made.append(tuple(row))
+                tuples.append(tuple(row))
             elif fields is None or not isinstance(row, Row):
                 raise self._no_row(row)
             else:
-                found = dict(zip(fields, row, strict=False))
-                made.append(tuple([found.get(name) for name in names]))
+                values = dict(zip(fields, row, strict=False))
+                tuples.append(tuple([values.get(name) for name in names]))
         for i in self._nested:
-            made = [(*row[:i], _without_rows(row[i]), *row[i + 1 :]) for row in made]
-        return made
+            tuples = [(*row[:i], _without_rows(row[i]), *row[i + 1 :]) for row in tuples]
+        return tuples
 
     def _column(self, i: int, values: list[Any]) -> pa.Array:
         kind = self.arrow_schema.field(i).type
@@ -172,10 +172,10 @@ class FrameEncoder(_Encoder):
 
     def encode(self, parts: Sequence[list[Any]]) -> list[pa.RecordBatch]:
         """The columns of frames in their order, those of equal types in one batch."""
-        made = []
+        batches = []
         for _, alike in groupby(parts, key=lambda columns: [c.dtype for c in columns]):
-            made.append(self._convert(list(alike)))
-        return made
+            batches.append(self._convert(list(alike)))
+        return batches
 
     def _wrong_columns(self, frame: pd.DataFrame) -> OutputSchemaError:
         return OutputSchemaError(

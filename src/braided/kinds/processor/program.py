@@ -44,8 +44,8 @@ class ProcessorProgram:
 
     def make(self) -> StatefulProcessor:
         """A processor for one task."""
-        made: StatefulProcessor = cloudpickle.loads(self.processor)
-        return made
+        processor: StatefulProcessor = cloudpickle.loads(self.processor)
+        return processor
 
     @cached_property
     def rows(self) -> RowEncoder:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -29,10 +28,11 @@ from braided.store.codec_names import VARIABLES
 from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.channel_state import SnapshotLimits
 from braided.store.slots.slot import SlotState, empty_slot
+from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE
 from braided.tasks.failure import to_text
 from braided.tasks.packing import PackedProgram, pack
-from braided.tasks.spec import BatchSpec, ChannelSpec, TaskSpec
+from braided.tasks.spec import BatchSpec, TaskSpec
 
 __all__ = ["process_batch"]
 
@@ -92,7 +92,7 @@ class _Parted:
             yield chunk.select(range(1, chunk.num_columns))
 
 
-class _Memory:
+class _MemorySlots:
     """Slots that are gone when the task is."""
 
     def __init__(self) -> None:
@@ -107,20 +107,6 @@ class _Memory:
         return self._slots[number]
 
 
-class _BatchRun(ProcessorRun):
-    def _open(self, spec: ChannelSpec) -> Any:
-        return _Memory()
-
-    def begin(self, program: ProcessorProgram, chunks: Iterator[pa.RecordBatch]) -> None:
-        """Before the rows: what `handleInitialState` leaves."""
-        handle_initial(program, self.runtime, chunks, self._touched, self.batch.batch)
-
-    def _touched(self, number: int) -> SlotState:
-        self.rows.setdefault(number, 0)
-        slot: SlotState = self.state.slot(number)
-        return slot
-
-
 @dataclass(frozen=True)
 class _BatchTask:
     """What `mapInArrow` calls in every partition."""
@@ -133,7 +119,7 @@ class _BatchTask:
 
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
-        channel = context.partitionId() if context is not None else 0
+        number = context.partitionId() if context is not None else 0
         program = self.program.unpack()
         spec = TaskSpec(
             program=self.program,
@@ -147,12 +133,13 @@ class _BatchTask:
         )
         # As in Spark: there is a time, but no watermark.
         batch = BatchSpec("", 0, self.now_ms, -1, -1, {}, None)
-        run = _BatchRun(spec, program, batch, channel)
+        channel = Channel(spec, program.name, batch, number, _MemorySlots())
+        run = ProcessorRun(channel, program)
         try:
             try:
                 if self.initial is not None:
                     parted = _Parted(chunks)
-                    run.begin(self.initial.unpack(), parted.initial())
+                    _handle_initial(run, self.initial.unpack(), parted.initial())
                     chunks = parted.others()
                 yield from run.process(chunks)
             except BaseException:
@@ -161,3 +148,16 @@ class _BatchTask:
             run.runtime.stop()
         except BraidedError as error:
             raise RuntimeError(to_text(error)) from None
+
+
+def _handle_initial(
+    run: ProcessorRun, program: ProcessorProgram, chunks: Iterator[pa.RecordBatch]
+) -> None:
+    """Before the rows: what `handleInitialState` leaves. `program` reads such rows."""
+    channel = run.channel
+
+    def slot_of(number: int) -> SlotState:
+        channel.meter.touch([number])
+        return channel.state.slot(number)
+
+    handle_initial(program, run.runtime, chunks, slot_of, channel.batch.batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
@@ -11,7 +12,7 @@ from pyspark import Broadcast
 from pyspark.sql.types import StructType
 
 from braided.flow.route import GroupingKeys, late_filter
-from braided.flow.step import ImportedState, KeyedStep
+from braided.flow.step import FieldsByKey, ImportedState, KeyedStep
 from braided.kinds.processor.first_state import InitialRows, write_first_state
 from braided.kinds.processor.handle import Schemas
 from braided.kinds.processor.native_import import imported_meta, read_import
@@ -113,6 +114,9 @@ class ProcessorStep:
         return write_first_state(
             self.initial, self.program(), self.broadcasts, meta, root, batch, times
         )
+
+    def fields_in(self, checkpoint: Path) -> FieldsByKey | None:
+        return None
 
     def named(self, name: str) -> KeyedStep:
         return replace(self, name=name)

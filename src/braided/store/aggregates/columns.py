@@ -64,9 +64,11 @@ class ColumnField:
         self.kind = kind
 
     def read(self, array: pa.Array) -> Column:
+        """The values of an Arrow array of this type."""
         raise NotImplementedError
 
     def write(self, column: Column) -> pa.Array:
+        """The column as an Arrow array of this type."""
         raise NotImplementedError
 
     def above(self, a: Column, b: Column) -> Mask:
@@ -75,6 +77,8 @@ class ColumnField:
 
 
 class _Fixed(ColumnField):
+    """Values of one width, which Arrow and numpy lay out alike."""
+
     def __init__(self, kind: pa.DataType, dtype: Any) -> None:
         super().__init__(kind)
         self.dtype = np.dtype(dtype)
@@ -97,12 +101,16 @@ class _Fixed(ColumnField):
 
 
 class _Float(_Fixed):
+    """Floating-point numbers, in the order that Spark gives them."""
+
     def above(self, a: Column, b: Column) -> Mask:
         # NaN is above all numbers, and equal to itself.
         return np.asarray((a.values > b.values) | (np.isnan(a.values) & ~np.isnan(b.values)))
 
 
 class _Bool(_Fixed):
+    """Truth values: bits in Arrow, a byte each in numpy and in a record."""
+
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind, np.uint8)
 

@@ -36,7 +36,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class SumOverflow(ArithmeticError):
-    """A sum left its type; `row` is the place of its key among those merged."""
+    """A sum left its type; `row` is the position of its key among those merged."""
 
     def __init__(self, name: str, kind: pa.DataType, row: int) -> None:
         super().__init__(f"{name} does not fit into {kind} any more")
@@ -58,8 +58,8 @@ class Merger:
     def merge(self, old: Columns, new: Columns) -> Columns:
         """The state after the batch."""
         merged: Columns = []
-        for part, place in self._steps:
-            merged += _RULES[part.rule](self.fields[place], old[place], new[place], part.name)
+        for part, columns in self._steps:
+            merged += _RULES[part.rule](self.fields[columns], old[columns], new[columns], part.name)
         return merged
 
 

@@ -284,6 +284,7 @@ class View:
 
     @classmethod
     def empty(cls) -> View:
+        """The flow before its first batch."""
         return cls("", -1, {}, ())
 
     def apply(self, manifest: Manifest) -> View:

@@ -39,22 +39,30 @@ _VIEWS_REMEMBERED = 16
 
 
 class _Envelope(msgspec.Struct, frozen=True):
+    """What a file holds: a manifest, and what shows that nobody changed or swapped it."""
+
     checksum: str  # of `previous` and `manifest`, as they stand in the file
     previous: str  # the checksum of the batch before; empty in the first
     manifest: msgspec.Raw
 
 
 class _Header(msgspec.Struct, frozen=True):
+    """What is read of a manifest first: whether this Braided can read the rest."""
+
     format: int
 
 
 class _Entry(NamedTuple):
+    """A file as it was read and checked."""
+
     manifest: Manifest
     checksum: str
     previous: str
 
 
 class _Remembered(NamedTuple):
+    """A view, and the checksum that the manifest after it must name."""
+
     view: View
     checksum: str
 

@@ -100,6 +100,8 @@ class _OldValue(NamedTuple):
 
 
 class _Version(NamedTuple):
+    """How the records of one earlier version are read."""
+
     names: list[str]
     """What its fields are called in the dict that `upgrade` is given."""
     sources: list[_OldValue | None]

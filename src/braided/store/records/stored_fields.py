@@ -182,7 +182,7 @@ def _by_name(fields: Sequence[tuple[str, JsonType]]) -> Shape:
         }
 
     def from_arrow(values: dict[str, Any]) -> dict[str, Any]:
-        # What can't be None was not there: its default takes the place.
+        # What can't be None was not there: its default is taken.
         return {
             name: shape.from_arrow(values[name])
             for name, shape, may_be_none in zip(names, shapes, nullable, strict=True)

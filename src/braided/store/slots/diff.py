@@ -47,13 +47,14 @@ def size_of(suffixes: Iterable[bytes], values: Iterable[bytes | None]) -> int:
 def _growth(
     suffixes: list[bytes], values: list[bytes | None], olds: list[bytes | None]
 ) -> tuple[int, int]:
-    """By how many keys and bytes a slot grows; of no suffix both values are None."""
-    new, gone = _where_none(suffixes, olds), _where_none(suffixes, values)
+    """By how many keys and bytes a slot grows; no suffix has None for both values."""
+    new: list[bytes] = []
+    gone: list[bytes] = []
+    if None in olds or None in values:
+        for suffix, value, old in zip(suffixes, values, olds, strict=True):
+            if old is None:
+                new.append(suffix)
+            elif value is None:
+                gone.append(suffix)
     size = size_of(new, values) - size_of(gone, olds)
     return count_records(new) - count_records(gone), size
-
-
-def _where_none(suffixes: list[bytes], values: list[bytes | None]) -> list[bytes]:
-    if None not in values:
-        return []
-    return [suffix for suffix, value in zip(suffixes, values, strict=True) if value is None]

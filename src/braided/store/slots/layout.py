@@ -32,7 +32,6 @@ __all__ = [
     "VALUE",
     "count_records",
     "digest",
-    "is_record",
     "is_timer",
     "record_key",
     "time_bound",
@@ -60,6 +59,7 @@ TIME_END = 9
 """Where the kind and the time end, with which timers and expiries start."""
 
 _DIGEST_BYTES = 32
+_TIME_BIAS = 2**63  # makes times unsigned, in the same order
 _TIMER_SHORT, _TIMER_LONG = b"\x00", b"\x01"
 _RECORD_BYTES = b"".join(RECORD_KINDS)
 _length = struct.Struct("<I")
@@ -73,19 +73,14 @@ def digest(key: bytes) -> bytes:
 
 def time_bound(kind: bytes, ms: int) -> bytes:
     """What every suffix of a kind and a millisecond starts with: a bound for ordered scans."""
-    return _kind_and_time(kind, ms + 2**63)
+    return _kind_and_time(kind, ms + _TIME_BIAS)
 
 
 # --- records ----------------------------------------------------------------------------------
 
 
-def is_record(suffix: bytes) -> bool:
-    """Whether a key's record lies there: a slot has as many keys as it has such suffixes."""
-    return suffix[0] in _RECORD_BYTES
-
-
 def count_records(suffixes: Iterable[bytes]) -> int:
-    """How many of the suffixes are those of records."""
+    """How many of the suffixes are those of records: so many keys there are."""
     kinds = _RECORD_BYTES
     return sum([suffix[0] in kinds for suffix in suffixes])
 
@@ -131,12 +126,12 @@ def timer_key(ms: int, key: bytes) -> tuple[bytes, bytes]:
 
 def timer_bound(ms: int) -> bytes:
     """What every timer of this millisecond starts with."""
-    return _kind_and_time(TIMER, ms + 2**63)
+    return _kind_and_time(TIMER, ms + _TIME_BIAS)
 
 
 def timer_ms(suffix: bytes) -> int:
     """When the timer under this suffix is due."""
-    return int.from_bytes(suffix[1:TIME_END], "big") - 2**63
+    return int.from_bytes(suffix[1:TIME_END], "big") - _TIME_BIAS
 
 
 def timer_parts(suffix: bytes, stored: bytes) -> tuple[int, bytes]:

@@ -66,12 +66,15 @@ class SlotState:
         return [new[s] if s in new else old[s] for s in suffixes]
 
     def put(self, suffix: bytes, value: bytes) -> None:
+        """Sets a value; nobody but this task sees it yet."""
         self._new[suffix] = value
 
     def put_many(self, suffixes: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Sets many values, as `put` does one by one."""
         self._new.update(zip(suffixes, values, strict=True))
 
     def delete(self, suffix: bytes) -> None:
+        """Removes a value, if there is one."""
         self._new[suffix] = None
 
     def scan(self, prefix: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:

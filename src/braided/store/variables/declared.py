@@ -56,10 +56,12 @@ class Declared(msgspec.Struct, frozen=True):
     """Variables of an earlier version that are not declared now."""
 
     def describe(self) -> str:
+        """The declaration as a checkpoint keeps it."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def read(cls, text: str) -> Declared:
+        """The declaration that `describe` wrote."""
         return msgspec.json.decode(text, type=cls)
 
     def numbered(self) -> Declared:

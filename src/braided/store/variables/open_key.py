@@ -92,6 +92,7 @@ class OpenKey:
 
     @property
     def is_open(self) -> bool:
+        """Whether a key is at hand."""
         return self.cells is not _NO_KEY
 
     def open(self, slot: SlotState, key: bytes) -> None:
@@ -123,13 +124,15 @@ class OpenKey:
         self.cells = _NO_KEY
 
     def set_timer(self, ms: int) -> None:
+        """Has the key's timer fire at this time; once, however often it is set."""
         self.cells.get(0)  # refuses while no key is at hand
         if ms not in self.timers:
             self.timers.add(ms)
             self.dirty = True
 
     def drop_timer(self, ms: int) -> None:
-        self.cells.get(0)
+        """Takes a timer of the key's back, if there is one at this time."""
+        self.cells.get(0)  # refuses while no key is at hand
         if ms in self.timers:
             self.timers.remove(ms)
             self.dirty = True

@@ -1,9 +1,9 @@
 """Policies under guard: one that raises, or gives back what can't be, harms nobody.
 
-The answers of a policy go into the routing of a running query, so they are looked at. A policy
-that fails is not asked again for 10 batches, then 20, 40 and so on; what happens meanwhile is what
-would happen without it: channels stay, slots stay, and where channels were asked for by
-another policy, the fewest slots move.
+The answers of a policy go into the routing of a running query, so they are checked. A policy that
+fails is not asked again for 10 batches, then 20, 40 and so on. Meanwhile all is as it would be
+without it: channels stay, slots stay, and where another policy asked for channels, the fewest slots
+move.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ class Guard:
         _, times = self._held.get(policy, (-1, 0))
         until = self.batch + _HOLD_BATCHES * 2 ** min(times, _HOLD_DOUBLINGS)
         self._held[policy] = (until, times + 1)
-        said = f"{type(error).__name__}: {error}"
-        self.failures.append(Failed(self.batch, policy, said, until))
+        message = f"{type(error).__name__}: {error}"
+        self.failures.append(Failed(self.batch, policy, message, until))
 
     def take(self) -> tuple[Failed, ...]:
         """The failures since the last call."""
-        found, self.failures = tuple(self.failures), []
-        return found
+        failures, self.failures = tuple(self.failures), []
+        return failures
 
-    def tried(self, policy: str, ask: Callable[[], Any]) -> Any:
-        """An answer, or None from a policy that fails or is held back."""
+    def ask(self, policy: str, answer: Callable[[], Any]) -> Any:
+        """What `answer` gives back, or None from a policy that fails or is held back."""
         if self.is_held(policy):
             return None
         try:
-            return ask()
+            return answer()
         except Exception as error:  # whatever it is, it is not the query's
             self.failed(policy, error)
             return None
@@ -62,7 +62,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class GuardedScale:
-    """A scale policy whose wishes are looked at."""
+    """A scale policy whose wishes are checked."""
 
     policy: ScalePolicy
     guard: Guard
@@ -77,21 +77,22 @@ class GuardedScale:
     ) -> tuple[Mapping[str, Wish], Memory]:
         self.guard.batch = flow.batch
 
-        def ask() -> tuple[Mapping[str, Wish], Memory]:
-            wishes, kept = self.policy.scale(flow, limits, memory)
+        def answer() -> tuple[Mapping[str, Wish], Memory]:
+            wishes, memory_after = self.policy.scale(flow, limits, memory)
             checked = {name: _checked_wish(flow, name, wish) for name, wish in wishes.items()}
-            if not isinstance(kept, dict):
-                raise TypeError(f"the memory is a dict, not {type(kept).__name__}")
-            json.dumps(kept)  # or what it is kept in could not be written
-            return checked, kept
+            if not isinstance(memory_after, dict):
+                raise TypeError(f"the memory is a dict, not {type(memory_after).__name__}")
+            json.dumps(memory_after)  # or the manifest that holds it could not be written
+            return checked, memory_after
 
-        answer: tuple[Mapping[str, Wish], Memory] | None = self.guard.tried(self.name, ask)
-        return ({}, memory) if answer is None else answer
+        wishes_and_memory: tuple[Mapping[str, Wish], Memory] | None
+        wishes_and_memory = self.guard.ask(self.name, answer)
+        return ({}, memory) if wishes_and_memory is None else wishes_and_memory
 
 
 @dataclass(frozen=True)
 class GuardedBalance:
-    """A balance policy whose tables are looked at."""
+    """A balance policy whose tables are checked."""
 
     policy: BalancePolicy
     guard: Guard
@@ -102,12 +103,12 @@ class GuardedBalance:
         return bool(getattr(self.policy, "weighed", True))
 
     def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
-        def ask() -> RoutingTable:
+        def answer() -> RoutingTable:
             table = self.policy.balance(operator, channels)
             _check_table(operator, channels, table)
             return table
 
-        table: RoutingTable | None = self.guard.tried(self.name, ask)
+        table: RoutingTable | None = self.guard.ask(self.name, answer)
         return rescale(operator.table, channels, operator.load) if table is None else table
 
 

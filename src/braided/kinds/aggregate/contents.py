@@ -1,0 +1,46 @@
+"""What a checkpoint holds of an aggregation: its kept columns, key by key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import DataType, StructField, StructType
+
+from braided.store.aggregates.columns import StoredColumns
+from braided.store.durable.files import Files
+from braided.store.history.manifest import OperatorMeta, OperatorVersion
+from braided.tasks.contents import Contents, KeyState, read_records
+
+__all__ = ["AggregateContents"]
+
+
+class AggregateContents:
+    """Reads the columns of an aggregation."""
+
+    expires = False
+
+    def __init__(self, operator: str, meta: OperatorMeta) -> None:
+        self._operator = operator
+        fields = [
+            StructField(label, DataType.fromDDL(kind)) for label, _, kind in json.loads(meta.state)
+        ]
+        self._columns = StoredColumns(list(to_arrow_schema(StructType(fields), timezone="UTC")))
+
+    @property
+    def type(self) -> DataType:
+        return from_arrow_type(self._columns.type)
+
+    def read(
+        self, files: Files, version: OperatorVersion, batch_time_ms: int, slots: Iterable[int]
+    ) -> Contents:
+        return read_records(files, self._operator, version, slots)
+
+    def key_state(self, stored: Any) -> KeyState:
+        return KeyState(*self._columns.read(stored))
+
+    def column(self, rows: Sequence[tuple[Any, ...] | None]) -> pa.Array:
+        return self._columns.column(rows)

@@ -1,0 +1,69 @@
+"""What an operator's hooks give out, on its way to Arrow chunks: rows wait, tables leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from braided.tasks.emitter import OUTPUT_ROWS, Emitter, WaitingRows
+from braided.tasks.order import Tag, Tags
+from braided.tasks.output import OutputEncoder
+
+__all__ = ["ARROW", "OperatorOutput"]
+
+ARROW = (pa.Table, pa.RecordBatch)
+
+
+class OperatorOutput:
+    """Takes output rows and tables in the order in which they are given out."""
+
+    def __init__(self, emitter: Emitter, encoder: OutputEncoder) -> None:
+        waiting = WaitingRows(emitter, lambda rows: (encoder.encode(rows),))
+        self.rows: list[Any] = waiting.rows
+        """Rows that wait, detached. Loops that must be quick add to them directly."""
+        self.tags: Tags = waiting.tags
+        self.flush = waiting.flush
+        self.encoder = encoder
+        self.detach = encoder.detach
+        self._emitter = emitter
+
+    def extend(self, items: Iterable[Any]) -> None:
+        """Rows that need no tags."""
+        self.rows.extend(map(self.detach, items))
+
+    def extend_tagged(self, items: Iterable[Any], tag: Tag, first: int = 0) -> None:
+        """Rows that one row, or one timer, was the cause of, numbered from `first`."""
+        detach = self.detach
+        for number, item in enumerate(items, first):
+            self.rows.append(detach(item))
+            self.tags.append((*tag, number))
+
+    def take(self, items: Iterable[Any], tag: Tag | None) -> Iterator[pa.RecordBatch]:
+        """What `onBatch` gave out for one call: rows and tables."""
+        number = 0
+        for item in items:
+            if isinstance(item, ARROW):
+                yield from self.emit_table(item, tag, number)
+                number += item.num_rows
+                continue
+            self.rows.append(self.detach(item))
+            if tag is not None:
+                self.tags.append((*tag, number))
+            number += 1
+            if len(self.rows) >= OUTPUT_ROWS:
+                yield from self.flush()
+
+    def emit_table(
+        self, table: pa.Table | pa.RecordBatch, tag: Tag | None = None, number: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Arrow leaves as it is, after the rows that were given out before it."""
+        if self.rows:
+            yield from self.flush()
+        for chunk in self.encoder.encode_arrow(table):
+            tags: Tags = []
+            if tag is not None:
+                tags = [(*tag, number + row) for row in range(chunk.num_rows)]
+            number += chunk.num_rows
+            yield self._emitter.emit(chunk, tags)

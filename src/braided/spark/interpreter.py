@@ -1,0 +1,134 @@
+"""Which Python runs our tasks: that of the driver, or one that is seen to be fit for them.
+
+PySpark hands `sc.pythonExec` to the JVM with every function it wraps: PYSPARK_PYTHON as it was when
+the session was made, else whatever is `python3` on the PATH. On a local master, whose workers run
+beside the driver, the second is the wrong one whenever the driver's virtual environment is not
+activated, so where nobody has chosen, the driver's own is taken. On a cluster a path of the driver
+says nothing about the workers, and there one small job looks at what they have.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from braided.errors import WorkerPythonError
+from braided.release import VERSION
+
+__all__ = ["check_workers", "use_driver_python"]
+
+_UNSET = "python3"
+"""What PySpark runs when it is told nothing."""
+_SETTINGS = ("spark.pyspark.python", "spark.pyspark.driver.python")
+_VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+_NEEDED = ("braided", "lmdb", "msgspec", "numpy", "pyarrow")
+"""What a task imports."""
+_TASKS_MAX = 32
+
+_lock = threading.Lock()
+_fit: WeakKeyDictionary[SparkContext, str] = WeakKeyDictionary()
+"""The interpreter with which the workers of a context were found to be fit."""
+
+
+def use_driver_python(spark: SparkSession) -> None:
+    """Functions wrapped from now on run in the driver's Python, if that is local and no one's wish.
+
+    Functions that were wrapped before keep theirs; Spark has a pool of workers for each.
+    """
+    context = spark.sparkContext
+    chosen = any(os.environ.get(name) for name in _VARIABLES)
+    chosen = chosen or any(context.getConf().get(name) for name in _SETTINGS)
+    if _is_local(context) and not chosen and context.pythonExec == _UNSET and sys.executable:
+        context.pythonExec = sys.executable
+
+
+def check_workers(spark: SparkSession) -> None:
+    """Sees, once per SparkContext, that the workers can run tasks of ours."""
+    use_driver_python(spark)
+    context = spark.sparkContext
+    if _is_local(context) and context.pythonExec == sys.executable:
+        return
+    with _lock:
+        if _fit.get(context) == context.pythonExec:
+            return
+        wrong = _wrong(context)
+        if wrong is not None:
+            raise WorkerPythonError(f"{wrong}. {_advice(context)}")
+        _fit[context] = context.pythonExec
+
+
+def _is_local(context: SparkContext) -> bool:
+    """Whether tasks run in the driver's JVM; `local-cluster` has executors of its own."""
+    master = str(context.master)
+    return master == "local" or master.startswith("local[")
+
+
+def _wrong(context: SparkContext) -> str | None:
+    """What is wrong with the first worker with which something is."""
+    workers = f"Spark's workers on {context.master} run {context.pythonExec!r}"
+    tasks = min(context.defaultParallelism, _TASKS_MAX)
+    try:
+        found = context.parallelize(range(tasks), tasks).mapPartitions(_look(_NEEDED)).collect()
+    except (PySparkException, Py4JJavaError) as error:
+        return f"{workers}, {_why_not_run(str(error))}"
+    for where, version, ours, missing in found:
+        there = f"{workers}, which on {where} is Python {version}"
+        if missing is not None:
+            return f"{there} and can't import what tasks need: {missing}"
+        if ours != VERSION:
+            return f"{there} with braided {ours}; the driver has braided {VERSION}"
+    return None
+
+
+def _look(needed: tuple[str, ...]) -> Callable[[Iterable[int]], Iterator[Any]]:
+    # Functions inside functions travel as code: the worker may have no module to find it in.
+    def look(_: Iterable[int]) -> Iterator[Any]:
+        import importlib
+        import platform
+        import sys
+
+        version, missing = None, None
+        try:
+            for name in needed:
+                module = importlib.import_module(name)
+                if name == "braided":
+                    version = module.__version__
+        except Exception as error:  # a library may fail to load in any way
+            missing = f"{type(error).__name__}: {error}"
+        where = f"{platform.node()} ({sys.executable})"
+        yield where, platform.python_version(), version, missing
+
+    return look
+
+
+def _why_not_run(error: str) -> str:
+    """The sentence in a failed job that says why no function ran."""
+    found = re.search(r"different version: (\S+) than that in driver: (\S+?),", error)
+    if found is not None:
+        return f"which is Python {found[1]} there; the driver has Python {found[2]}"
+    found = re.search(r"Cannot run program .*", error)
+    return f"which does not run there: {found[0] if found is not None else error[:1000]}"
+
+
+def _advice(context: SparkContext) -> str:
+    version = ".".join(map(str, sys.version_info[:2]))
+    if _is_local(context):
+        return (
+            f"Before the session is made, set PYSPARK_PYTHON to {sys.executable}, or leave it and "
+            f"{_SETTINGS[0]} unset: then it is the driver's Python that runs"
+        )
+    return (
+        f"Install braided {VERSION} into a Python {version} on every worker, and set "
+        "PYSPARK_PYTHON to the path of that Python before the session is made (for spark-submit "
+        f"--conf {_SETTINGS[0]}=... does the same)"
+    )

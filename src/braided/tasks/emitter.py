@@ -1,0 +1,84 @@
+"""The way out of a task: output becomes Arrow chunks that Spark, or the next operator, takes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from braided.tasks.columns import order_columns
+from braided.tasks.order import Tag, Tags
+from braided.tasks.spec import ChannelSpec
+
+__all__ = ["OUTPUT_ROWS", "Emitter", "WaitingRows"]
+
+OUTPUT_ROWS = 8192
+"""Rows per Arrow chunk that a task gives away."""
+
+
+class Emitter:
+    """Counts the output of a task and, where rows keep their order, gives it its order columns."""
+
+    def __init__(self, spec: ChannelSpec) -> None:
+        self.rows_out = 0
+        self.keep_order = spec.keep_order
+        self._columns = spec.order + 1
+        self._names = order_columns(self._columns)
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def emit(self, chunk: pa.RecordBatch, tags: Sequence[Tag]) -> pa.RecordBatch:
+        """The chunk as it leaves; it needs tags only where rows keep their order."""
+        order: list[pa.Array] = []
+        if self.keep_order:
+            order = [pa.array(column, pa.int64()) for column in zip(*tags, strict=True)]
+            if not order:
+                order = [pa.array([], pa.int64())] * self._columns
+        return self.emit_ordered(chunk, order)
+
+    def emit_ordered(self, chunk: pa.RecordBatch, order: Sequence[pa.Array]) -> pa.RecordBatch:
+        """The same with tags that are columns already."""
+        self.rows_out += chunk.num_rows
+        if not self.keep_order:
+            return chunk
+        names = [*self._names, *chunk.schema.names]
+        ordered = pa.RecordBatch.from_arrays([*order, *chunk.columns], names=names)
+        # A later operator reads this through a shuffle, which Spark may run again: whether a
+        # second run gave the same rows must be seen.
+        for column in ordered.columns:
+            for buffer in column.buffers():
+                if buffer is not None:
+                    self._digest.update(buffer)
+        return ordered
+
+    def digest(self) -> str:
+        """Equal for two attempts that gave out the same; empty where that does not matter."""
+        return self._digest.hexdigest() if self.keep_order else ""
+
+
+class WaitingRows:
+    """Output that waits for more, because to encode many rows at once is far cheaper.
+
+    `rows` and `tags` stay the same lists, so that the loop that fills them can hold on to them.
+    """
+
+    def __init__(
+        self, emitter: Emitter, encode: Callable[[Sequence[Any]], Iterable[pa.RecordBatch]]
+    ) -> None:
+        self.rows: list[Any] = []
+        """Whatever `encode` makes chunks of."""
+        self.tags: Tags = []
+        """Of each row, where rows keep their order."""
+        self.emitter = emitter
+        self._encode = encode
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """All that has waited, as chunks."""
+        begin = 0
+        for chunk in self._encode(self.rows):
+            end = begin + chunk.num_rows
+            yield self.emitter.emit(chunk, self.tags[begin:end])
+            begin = end
+        self.rows.clear()
+        self.tags.clear()

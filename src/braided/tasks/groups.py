@@ -1,0 +1,111 @@
+"""The rows of a channel as groups: the runs of rows of one key, chunk by chunk.
+
+Rows reach a task sorted by slot and key, so that where a key differs from the one before it a group
+begins. A key whose rows are in several chunks has a group in each of them. All this is found out
+with whole columns; only a key's bytes are made one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from braided.store.history.manifest import CarryFile
+from braided.store.slots.key_codec import KeyCodec
+from braided.tasks.carry import Cut
+from braided.tasks.channel import Channel
+from braided.tasks.columns import PLACE_SHIFT
+from braided.tasks.heavy_keys import HeavyKeys
+from braided.tasks.reports import KeyRows
+
+__all__ = ["GroupSource", "GroupedChunk", "group_chunk"]
+
+
+class GroupedChunk(NamedTuple):
+    """A chunk with its groups: where each begins and ends, its slot, its key."""
+
+    chunk: pa.RecordBatch
+    begins: list[int]
+    ends: list[int]
+    slots: list[int]
+    keys: list[bytes]
+    key_columns: list[pa.Array]
+    """The keys once more, as Arrow columns."""
+    starts: npt.NDArray[np.int64]
+    """The same as `begins`, for numpy."""
+    places: npt.NDArray[np.int64]
+    """Of each group: its slot and bits of its key's hash."""
+
+
+def group_chunk(
+    chunk: pa.RecordBatch, codec: KeyCodec, key_positions: Sequence[int]
+) -> GroupedChunk:
+    """Finds the groups of a chunk that has at least one row; its last column is the place."""
+    columns = [chunk.column(position) for position in key_positions]
+    starts = codec.changes(columns).nonzero()[0]
+    key_columns = [column.take(pa.array(starts)) for column in columns]
+    places = chunk.column(chunk.num_columns - 1).to_numpy()[starts]
+    begins = starts.tolist()
+    return GroupedChunk(
+        chunk=chunk,
+        begins=begins,
+        ends=[*begins[1:], chunk.num_rows],
+        slots=(places >> PLACE_SHIFT).tolist(),
+        keys=codec.encode_batch(key_columns),
+        key_columns=key_columns,
+        starts=starts,
+        places=places,
+    )
+
+
+class GroupSource:
+    """Reads a channel's rows group by group, and knows afterwards what they were.
+
+    It lets only as many rows through as the batch is to process, opens the slots that they belong
+    to, counts the rows of each, and watches for keys that have very many.
+    """
+
+    def __init__(
+        self, channel: Channel, codec: KeyCodec, key_positions: Sequence[int], width: int
+    ) -> None:
+        """`width`: how many columns of a row are its own; key positions are counted from them."""
+        first = channel.spec.first_column
+        self._channel = channel
+        self._codec = codec
+        self._key_positions = [first + position for position in key_positions]
+        self._kept_columns = first + width
+        self._heavy = HeavyKeys()
+        self._cut: Cut | None = None
+
+    def read(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[GroupedChunk]:
+        channel = self._channel
+        self._cut = Cut(chunks, channel.batch.cut, self._kept_columns)
+        for chunk in channel.chunks_with_rows(self._cut.through()):
+            grouped = group_chunk(chunk, self._codec, self._key_positions)
+            rows_by_slot = _rows_by_slot(grouped)
+            channel.state.prepare({slot for slot, _ in rows_by_slot})
+            channel.meter.count(rows_by_slot)
+            self._heavy.add(grouped.keys, grouped.places, grouped.starts, chunk.num_rows)
+            yield grouped
+
+    def heaviest(self) -> tuple[KeyRows, ...]:
+        """The keys that had most of the rows that were let through."""
+        return self._heavy.heaviest(self._channel.rows_in)
+
+    def keep_rest(self) -> CarryFile | None:
+        """Writes the rows that were not let through, for the next batch."""
+        assert self._cut is not None, "nothing has been read"
+        channel = self._channel
+        return self._cut.keep(channel.files, channel.name, f"carry/{channel.attempt}.arrow")
+
+
+def _rows_by_slot(grouped: GroupedChunk) -> list[tuple[int, int]]:
+    """Slots with their numbers of rows. They come in runs as keys do, so nothing is sorted."""
+    slots = grouped.places >> PLACE_SHIFT
+    firsts = np.flatnonzero(np.diff(slots, prepend=-1))
+    counts = np.diff(grouped.starts[firsts], append=grouped.chunk.num_rows)
+    return list(zip(slots[firsts].tolist(), counts.tolist(), strict=True))

@@ -1,0 +1,71 @@
+"""What Spark calls for a channel, whatever its kind, and what it expects of that kind's run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.accumulators import Accumulator
+
+from braided import failpoints
+from braided.errors import BraidedError
+from braided.spark.worker_process import settle
+from braided.tasks.channel import Channel
+from braided.tasks.failure import to_text
+from braided.tasks.reports import ChannelReport, ReportBox
+from braided.tasks.spec import BATCH_PROPERTY, BatchSpec
+
+__all__ = ["ChannelTask", "TaskRun"]
+
+
+class TaskRun(Protocol):
+    """A channel of some kind of step in one batch: what each kind has one of."""
+
+    @property
+    def channel(self) -> Channel: ...
+
+    def process(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows in, output out."""
+
+    def abandon(self) -> None:
+        """The task has failed, or nobody wants its output."""
+
+    def finish(self) -> ChannelReport:
+        """Writes what changed, durably, and says so."""
+
+
+class ChannelTask:
+    """What `mapInArrow` calls in every partition: a channel in a task of Spark's."""
+
+    def __init__(self, spec: Any, reports: Accumulator[list[bytes]]) -> None:
+        self.spec = spec
+        self._reports = reports
+
+    def begin(self, batch: BatchSpec, number: int) -> TaskRun:
+        raise NotImplementedError
+
+    def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The channel's output, and at the end its report."""
+        context = TaskContext.get()
+        assert context is not None
+        settle()
+        batch = BatchSpec.decode(context.getLocalProperty(BATCH_PROPERTY) or "")
+        failpoints.arm(batch.failpoint)
+        try:
+            run = self.begin(batch, context.partitionId())
+            meter = run.channel.meter
+            try:
+                for chunk in run.process(chunks):
+                    begun_ns = perf_counter_ns()
+                    yield chunk
+                    meter.waited_ns += perf_counter_ns() - begun_ns
+            except BaseException:
+                run.abandon()
+                raise
+            report = run.finish()
+        except BraidedError as error:
+            raise RuntimeError(to_text(error)) from None
+        self._reports.add([ReportBox.encode(batch.token, report)])

@@ -1,0 +1,53 @@
+"""Timers of a channel that are due, and what orders what they give out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from braided.store.slots.layout import TIMER, timer_bound, timer_parts
+from braided.tasks.channel import Channel
+from braided.tasks.columns import TIMER_SEQUENCE
+from braided.tasks.order import Tag, key_bits
+from braided.tasks.spec import BatchSpec
+
+__all__ = ["DueTimer", "clock_ms", "due_timers", "timer_tags"]
+
+_KEY_BITS = 44
+_NUMBER_BITS = 18
+"""A timer's output is numbered below the bits of its key: both fit a bigint."""
+
+
+DueTimer: TypeAlias = tuple[int, bytes, int]
+"""When it was to fire, in milliseconds, the key it belongs to, and the key's slot."""
+
+
+def clock_ms(time_mode: str, batch: BatchSpec) -> int:
+    """The time by which timers are due in a batch."""
+    return batch.watermark_ms if time_mode == "EventTime" else batch.batch_time_ms
+
+
+def due_timers(channel: Channel, now_ms: int) -> list[DueTimer]:
+    """All that are due by now, in the slots that the task has touched and in those the driver
+    names, by slot and then by time.
+
+    A list, so that a timer that is set while these fire waits for the next batch: this one ends.
+    """
+    return [
+        (*timer_parts(place, value), number)
+        for number in channel.touched_slots()
+        for place, value in channel.state.slot(number).scan(TIMER, timer_bound(now_ms + 1))
+    ]
+
+
+def timer_tags(timers: Sequence[DueTimer], order: int) -> list[tuple[Tag, int]]:
+    """For each timer the tag of its output and the number of its first row.
+
+    It comes after all rows of its batch, by time and, at one time, by bits of the key's hash.
+    """
+    rest = (0,) * (order - 2)
+    bits = key_bits((key for _, key, _ in timers), _KEY_BITS)
+    return [
+        ((0, TIMER_SEQUENCE + ms, *rest), first << _NUMBER_BITS)
+        for (ms, _, _), first in zip(timers, bits, strict=True)
+    ]

@@ -1,0 +1,119 @@
+"""The commands of README and docs, run as they stand there and with nothing in the environment."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import braided
+from support.bare import INCUBATOR, ROOT, finish, repository, start
+from support.stream_harness import Lab
+from support.stream_operators import Waits
+
+PAGES = ("README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md")))
+FIRST = ".venv/bin/python examples/threshold.py"
+STATE = ".venv/bin/braided state checkpoint --json"
+
+RUN = {  # as written: as run, where it leaves something to the reader
+    FIRST: FIRST,
+    ".venv/bin/braided simulate saso-remote --policy saso-paper --plot paper.svg": "",
+    ".venv/bin/braided simulate saso-remote --plot ours.svg": "",
+    ".venv/bin/braided replay checkpoint/braided/events.jsonl"
+    " --policy model --policy autoflow --plot replay.svg": "",
+    ".venv/bin/braided state CHECKPOINT"
+    " [--operator NAME] [--version N] [--to PATH] [--json]": STATE,
+}
+IMPORT = "needs the checkpoint of a native query; test_docs.py imports one from Python"
+NOT_RUN = {  # as written: why not
+    "make setup": "installs packages; `make test` has done it",
+    "make demo": "a minute of load; test_demo.py runs a short one",
+    "make test": "runs this",
+    ".venv/bin/braided import-state"
+    " CHECKPOINT-OF-THE-NATIVE-QUERY NEW-CHECKPOINT --name Watch": IMPORT,
+    ".venv/bin/braided import-state NATIVE_CHECKPOINT NEW_CHECKPOINT --name Totals": IMPORT,
+}
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def commands() -> list[str]:
+    """Every command in a block of shell, without its comment."""
+    blocks = re.findall(r"^```(?:bash|sh|console)\n(.*?)^```", all_text(), re.M | re.S)
+    lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines()]
+    each = [part for line in lines for part in re.sub(r"\s#.*", "", line).split("&&")]
+    return [" ".join(command.split()) for command in each if command.strip()]
+
+
+def all_text() -> str:
+    return "\n".join(map(text_of, PAGES))
+
+
+def test_every_command_is_run_here_or_listed_with_a_reason() -> None:
+    assert sorted(commands()) == sorted([*RUN, *NOT_RUN])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_stand_in_blocks_that_say_so(page: str) -> None:
+    text = re.sub(r"^```[a-z]+\n.*?^```", "", text_of(page), flags=re.M | re.S)
+    command = r"^ *(?:\$ |(?:\S*/)?(?:braided|make|pip|python3?|pytest) ).*"
+    assert re.findall(command, text, re.M) == []
+
+
+def test_commands_that_are_not_run_here_exist(tmp_path: Path) -> None:
+    place = repository(tmp_path)
+    inline = re.findall(r"`((?:braided|make) [a-z][^`\n]*)`", all_text())
+    assert len(inline) > 10
+    helps: dict[str, str] = {}
+    for command in sorted({*NOT_RUN, *inline}):
+        program, name, *rest = command.split()
+        if program == "make":
+            finish(start(f"make -n {name}", place))
+            continue
+        if name not in helps:
+            helps[name], _ = finish(start(f".venv/bin/braided {name} --help", place))
+        said = re.findall(r"[\w-]+", helps[name])
+        unknown = [word for word in rest if word.islower() and word not in said]
+        assert unknown == [], command
+
+
+@pytest.mark.slow
+def test_the_commands_run(tmp_path: Path, lab: Lab) -> None:
+    place = repository(tmp_path)
+    first = start(FIRST, place)  # it lets half a minute pass, in which the others run
+    try:
+        feed = lab.feed("k int")
+        flow = braided.stream(feed.frame()).groupBy("k").apply(Waits, "k int, n int")
+        with lab.running(flow, channels=2, slots=16) as query:
+            for _ in range(3):
+                feed.add([(k,) for k in range(20)])
+                query.processAllAvailable()
+        (place / "checkpoint").symlink_to(lab.checkpoint)
+        said = {}
+        for command, filled_in in RUN.items():
+            if command != FIRST:
+                printed, noise = finish(start(filled_in or command, place))
+                said[filled_in or command] = printed
+                assert noise == "", command
+        keys = {
+            row["key"]["k"]: row["state"]["rows"] for row in map(json.loads, lines(said[STATE]))
+        }
+        assert keys == dict.fromkeys(range(20), 3)
+        for drawn in ("paper.svg", "ours.svg", "replay.svg"):
+            assert (place / drawn).read_text().startswith("<svg")
+        printed, noise = finish(first)
+        if not printed:  # this machine was so busy that the program's half minute was too short
+            printed, noise = finish(start(FIRST, place))
+    finally:
+        first.kill()
+    assert "Batch: 0\n" in printed and "| id|value|" in printed
+    assert noise == INCUBATOR  # `make setup` has Spark show errors only
+
+
+def lines(printed: str) -> list[str]:
+    assert printed.strip()
+    return printed.splitlines()

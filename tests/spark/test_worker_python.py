@@ -1,0 +1,45 @@
+"""Which Python the workers run, where nothing is set and where something is set wrongly."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from support.bare import ROOT, finish, start
+
+PROGRAM = ROOT / "tests/support/cluster_program.py"
+SAID = {
+    "nothing set": "run 'python3', which on .* is Python .* No module named .*set PYSPARK_PYTHON",
+    "no such program": 'which does not run there: Cannot run program "/no/such/python"',
+    "another Python": r"which is Python 3\.\d+ there; the driver has Python 2\.7",
+    "another braided": r"with braided \S+; the driver has braided 9\.9\.9",
+}
+
+
+@pytest.mark.slow
+def test_workers_of_a_cluster_that_cannot_run_tasks_are_an_error_at_the_start(
+    tmp_path: Path,
+) -> None:
+    # A python3 as a system has it: without the packages of any environment.
+    (tmp_path / "bin").mkdir()
+    python3 = tmp_path / "bin/python3"
+    python3.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python3.chmod(0o755)
+    # Executors keep their files below Spark's home.
+    home = tmp_path / "spark"
+    home.mkdir()
+    for path in Path(pyspark.__path__[0]).iterdir():
+        (home / path.name).symlink_to(path)
+    program = f"{sys.executable} {PROGRAM}"
+    printed, _ = finish(start(program, tmp_path, tmp_path / "bin", SPARK_HOME=str(home)))
+    *refused, (last, rows) = map(json.loads, printed.splitlines())
+    assert [case for case, _, _ in refused] == list(SAID)
+    for case, kind, message in refused:
+        assert kind == "WorkerPythonError"
+        assert re.search(SAID[case], message), message
+    assert (last, rows) == ("right", [[0, 2], [1, 4]])

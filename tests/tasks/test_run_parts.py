@@ -1,0 +1,126 @@
+"""The parts that every kind of run is composed of, on one channel without Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braided.store.history.manifest import OperatorMeta
+from braided.store.slots.channel_state import SnapshotLimits
+from braided.store.slots.key_codec import KeyCodec
+from braided.store.slots.layout import timer_key
+from braided.tasks.channel import Channel
+from braided.tasks.columns import PLACE_SHIFT
+from braided.tasks.emitter import Emitter, WaitingRows
+from braided.tasks.groups import GroupSource, group_chunk
+from braided.tasks.slot_meter import SlotMeter
+from braided.tasks.spec import BatchSpec, ChannelSpec
+from braided.tasks.timers import clock_ms, due_timers, timer_tags
+
+CODEC = KeyCodec(pa.schema([("k", pa.int64())]))
+
+
+def _chunk(rows: list[tuple[int, int]]) -> pa.RecordBatch:
+    """Rows (slot, key) in their order."""
+    slots, keys = np.array(rows, np.int64).T
+    return pa.record_batch({"k": pa.array(keys), "place": pa.array((slots << PLACE_SHIFT) + keys)})
+
+
+def _spec(directory: Path, keep_order: bool = False) -> ChannelSpec:
+    meta = OperatorMeta(ordinal=0, slots=8, key="", state="", codec="")
+    return ChannelSpec(None, meta, "flow", str(directory), "", SnapshotLimits(), 2, keep_order)
+
+
+def _channel(directory: Path, cut: int | None = None, **more: Any) -> Channel:
+    batch = BatchSpec("t", 0, 50, 20, 0, more.get("due", {}), cut)
+    return Channel.open(_spec(directory), "o", batch, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1))
+def test_groups_are_the_runs_of_equal_keys(rows: list[tuple[int, int]]) -> None:
+    rows = sorted((slot, slot * 10 + key) for slot, key in rows)
+    grouped = group_chunk(_chunk(rows), CODEC, [0])
+    keys = [value for (value,) in map(CODEC.decode, grouped.keys)]
+    spans = list(zip(grouped.begins, grouped.ends, strict=True))
+    assert [row for begin, end in spans for row in rows[begin:end]] == rows
+    assert [rows[begin] for begin, _ in spans] == list(zip(grouped.slots, keys, strict=True))
+    assert len(keys) == len(set(rows))
+    assert grouped.key_columns[0].to_pylist() == keys
+
+
+@pytest.mark.parametrize("cut", [None, 4])
+def test_rows_are_counted_by_slot_up_to_the_cut(tmp_path: Path, cut: int | None) -> None:
+    channel = _channel(tmp_path, cut)
+    source = GroupSource(channel, CODEC, [0], 1)
+    rows = [(0, 1), (0, 2), (2, 3), (2, 3), (2, 3), (5, 4)]
+    chunks = [_chunk(rows[:3]), _chunk(rows[3:])]
+    assert sum(len(grouped.keys) for grouped in source.read(iter(chunks))) == (
+        5 if cut is None else 4
+    )
+    taken = rows[:cut]
+    assert channel.rows_in == len(taken)
+    assert channel.meter.rows == Counter(slot for slot, _ in taken)
+    heaviest = source.heaviest()[0]
+    assert (CODEC.decode(heaviest.key), heaviest.rows) == ((3,), Counter(taken)[2, 3])
+    rest = source.keep_rest()
+    assert (0 if rest is None else rest.rows) == len(rows) - len(taken)
+
+
+def test_timers_are_due_in_slots_that_were_touched_and_in_those_the_driver_names(
+    tmp_path: Path,
+) -> None:
+    channel = _channel(tmp_path, due={"o": {0: [3], 1: [7]}})
+    for slot in (1, 3, 7):
+        for ms in (21, 20, 9):
+            channel.state.slot(slot).put(*timer_key(ms, b"key"))
+    channel.enter(1)
+    now_ms = clock_ms("EventTime", channel.batch)
+    timers = due_timers(channel, now_ms)
+    assert timers == [(9, b"key", 1), (20, b"key", 1), (9, b"key", 3), (20, b"key", 3)]
+    assert clock_ms("ProcessingTime", channel.batch) == 50
+    tags = timer_tags(timers, 3)
+    assert tags[0] == tags[2] and tags[0] < tags[1]
+    assert all(len(tag) == 3 and 0 <= number < 1 << 63 for tag, number in tags)
+
+
+def test_time_is_shared_by_rows_and_none_is_lost_between_slots() -> None:
+    meter = SlotMeter()
+    meter.charge([(1, 3), (2, 1)], 400)
+    assert meter.busy_ns == {1: 300, 2: 100}
+    meter.enter(1)
+    meter.enter(2)
+    meter.waited_ns += 10**12  # somebody else's
+    meter.leave()
+    meter.leave()
+    assert meter.busy_ns[1] > 300 and meter.busy_ns[2] < 100
+    assert meter.rows == {1: 0, 2: 0}
+
+
+@pytest.mark.parametrize("keep_order", [False, True])
+def test_output_leaves_with_the_tags_of_its_rows(tmp_path: Path, keep_order: bool) -> None:
+    def emit(values: list[int]) -> tuple[list[dict[str, int]], Emitter]:
+        emitter = Emitter(_spec(tmp_path, keep_order))
+        # Two chunks, as an encoder may make of rows that do not go together.
+        waiting = WaitingRows(
+            emitter, lambda rows: (pa.record_batch({"v": part}) for part in (rows[:1], rows[1:]))
+        )
+        waiting.rows += values
+        waiting.tags += [(0, value, 7) for value in values] if keep_order else []
+        chunks = list(waiting.flush())
+        assert not waiting.rows and not waiting.tags
+        return [row for chunk in chunks for row in chunk.to_pylist()], emitter
+
+    rows, emitter = emit([4, 5, 6])
+    assert [row["v"] for row in rows] == [4, 5, 6] and emitter.rows_out == 3
+    order = [row.get("__braided_o1") for row in rows]
+    assert order == ([4, 5, 6] if keep_order else [None] * 3)
+    again, other = emit([4, 5, 6])[1], emit([4, 6, 5])[1]
+    assert emitter.digest() == again.digest()
+    assert (emitter.digest() != other.digest()) == keep_order
