@@ -84,8 +84,6 @@ BELOW_SPARK = {
     "api.aggregates": "reads a column's text to find session windows",
     "api.grouping": "reads a column's text to find plain names",
     "api.stream": "looks into a plan for event time",
-    "flow.route": "keeps lists of JVM columns from batch to batch",
-    "flow.stateless": "reads a column's text to find stars",
     "kinds.aggregate.aggregation": "hands columns and frames on to spark/catalyst.py",
     "sinks.files": "hands its frame on to spark/jvm.py",
     "sinks.staged": "hands rows to Spark's memory sink without a way through Python",

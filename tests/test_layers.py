@@ -302,5 +302,5 @@ def test_the_graph_of_this_repository_is_printed() -> None:
         return done.stdout.splitlines()
 
     assert "control -> nothing" in printed("--graph")
-    assert "  query --> kinds" in printed("--mermaid")
-    assert "  query --> store" not in printed("--mermaid")  # it follows from the others
+    assert "  api --> query" in printed("--mermaid")
+    assert "  api --> store" not in printed("--mermaid")  # it follows from the others

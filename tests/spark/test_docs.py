@@ -25,7 +25,6 @@ RUN += (
     "docs/testing.md",
     "docs/migrating.md",
 )
-PAGES = (*RUN, "docs/architecture.md")
 
 
 def blocks(page: str) -> list[str]:
@@ -126,13 +125,3 @@ def test_the_first_program_of_the_readme_is_the_example_file() -> None:
 
 def test_the_readme_lists_all_options() -> None:
     assert Options.describe() in (ROOT / "README.md").read_text()
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_files_that_a_page_names_exist(page: str) -> None:
-    text = (ROOT / page).read_text()
-    linked = re.findall(r"\]\(([\w./]+)(?:#[\w-]+)?\)", text)
-    source = re.findall(r"`((?:api|engine|state|control)/\w+\.py)`", text)
-    missing = [name for name in linked if not (ROOT / page).parent.joinpath(name).exists()]
-    missing += [name for name in source if not (ROOT / "src/braided" / name).exists()]
-    assert missing == []

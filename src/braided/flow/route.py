@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark import SparkContext
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.classic.column import _to_java_column, _to_seq
 from pyspark.sql.types import (
     AtomicType,
     ByteType,
@@ -30,6 +28,7 @@ from pyspark.sql.types import (
 
 from braided.control.routing.table import Pin, RoutingTable
 from braided.errors import OptionError
+from braided.spark.column_lists import ColumnList, NameList
 from braided.spark.jvm import int_array
 from braided.spark.sql_text import quoted
 from braided.tasks.columns import PLACE, PLACE_SHIFT, hidden_key, order_columns
@@ -197,11 +196,11 @@ class GroupingKeys:
 
 @dataclass(frozen=True)
 class _Sequences:
-    """The JVM's lists of columns that a route sorts by and drops."""
+    """The columns that a route sorts by, and those that it drops."""
 
-    by_age: Any
-    by_sequence: Any
-    order: Any
+    by_age: ColumnList
+    by_sequence: ColumnList
+    order: NameList
 
 
 class Route:
@@ -213,8 +212,8 @@ class Route:
         self._sequences: _Sequences | None = None
         self._columns = keys.sql()
         self._slots = slots
-        # What the JVM was told is kept: to tell it takes a call per column, and a parser.
-        self._placing: tuple[Any, Any] | None = None
+        # With the SQL and the pins that it was made for.
+        self._placing: tuple[tuple[tuple[str, ...], tuple[Pin, ...]], ColumnList] | None = None
         self._table: RoutingTable | None = None
         self._channel: Column | None = None
 
@@ -236,10 +235,11 @@ class Route:
         placed = self.placed(frame, admitted, table.pins)
         routed = placed.repartitionById(table.channels, self._channel_of(table, slot_of_place()))
         if self._sequences is None:
-            self._sequences = self._make_sequences(frame.sparkSession.sparkContext)
+            self._sequences = self._make_sequences(frame.sparkSession)
         lists = self._sequences
-        arranged = routed._jdf.sortWithinPartitions(lists.by_age if aged else lists.by_sequence)
-        return DataFrame(arranged if keep_order else arranged.drop(lists.order), frame.sparkSession)
+        order = lists.by_age if aged else lists.by_sequence
+        arranged = order.sort_within_partitions(routed)
+        return arranged if keep_order else lists.order.drop(arranged)
 
     def placed(
         self, frame: DataFrame, admitted: Sequence[str] = (), pins: Sequence[Pin] = ()
@@ -247,25 +247,24 @@ class Route:
         """The rows with the place of their key."""
         asked = (tuple(admitted), tuple(pins))
         if self._placing is None or self._placing[0] != asked:
-            context = frame.sparkSession.sparkContext
             place = place_sql(self._columns, self._slots, pins)
             columns = [*map(F.expr, admitted), F.col("*"), F.expr(place)]
-            self._placing = asked, _to_seq(context, columns, _to_java_column)
-        return DataFrame(frame._jdf.select(self._placing[1]), frame.sparkSession)
+            self._placing = asked, ColumnList(frame.sparkSession, columns)
+        return self._placing[1].select(frame)
 
     def exchanged(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
         """One partition per channel, in no order and with no columns but the frame's own."""
         slot = f"int({slot_sql(self._columns, self._slots)})"
         return frame.repartitionById(table.channels, self._channel_of(table, slot))
 
-    def _make_sequences(self, context: SparkContext) -> _Sequences:
+    def _make_sequences(self, spark: SparkSession) -> _Sequences:
         # Not by the key itself: its hash is in the place, and if two keys of one place (one pair in
         # 2^45) take turns, that is no harm. Not by age where all rows are new: Spark drops it then.
         order = [F.col(name) for name in self._order]
         return _Sequences(
-            by_age=_to_seq(context, [F.col(PLACE), *order], _to_java_column),
-            by_sequence=_to_seq(context, [F.col(PLACE), *order[1:]], _to_java_column),
-            order=_to_seq(context, self._order),
+            by_age=ColumnList(spark, [F.col(PLACE), *order]),
+            by_sequence=ColumnList(spark, [F.col(PLACE), *order[1:]]),
+            order=NameList(spark, self._order),
         )
 
     def _channel_of(self, table: RoutingTable, slot: str) -> Column:

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from braided.spark.sql_text import quoted
+from braided.spark.sql_text import column_text, quoted
 from braided.tasks.columns import order_columns
 
 __all__ = ["Stateless"]
@@ -46,11 +46,7 @@ class Stateless:
         values = [*self.args, *self.kwargs.values()]
         columns = [c for v in values for c in (v if isinstance(v, list | tuple) else [v])]
         columns += [c for v in values if isinstance(v, dict) for c in v.values()]
-        texts = [
-            column if isinstance(column, str) else str(column._jc)
-            for column in columns
-            if isinstance(column, str | Column)
-        ]
+        texts = [column_text(c) for c in columns if isinstance(c, str | Column)]
         return any(_NESTED_STAR.search(_QUOTED.sub("", text)) for text in texts)
 
     def order(self, before: int) -> int:
@@ -100,5 +96,4 @@ class Stateless:
 
 
 def _is_star(column: Column) -> bool:
-    text = str(column._jc)
-    return text in ("*", "unresolvedstar()")
+    return column_text(column) in ("*", "unresolvedstar()")
