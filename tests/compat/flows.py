@@ -23,11 +23,11 @@ from uuid import UUID
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
-from sqlite_source import DeltaRule, Sqlite, rows_in
 
 import braided
 from compat import operators as op
 from compat.source import InputRow, frame
+from support.sqlite_source import DeltaRule, Sqlite, rows_in
 
 __all__ = ["CASES", "Case", "Expected", "Remembers", "started"]
 
