@@ -13,7 +13,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from braided.errors import OperatorError
 from braided.kinds.processor.group_state import GroupStateProcessor
 from braided.testing.ddl import parse_schema
-from support.processor_flow import ProcessorFlow
+from support.processors.flow import ProcessorFlow
 
 OUT = "k string, n long, said string"
 

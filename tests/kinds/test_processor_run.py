@@ -22,7 +22,7 @@ from braided.errors import CheckpointMismatchError, OperatorError, OutputSchemaE
 from braided.kinds.processor.contents import ProcessorContents
 from braided.kinds.processor.handle import DriverHandle
 from braided.store.durable.files import Files
-from support.processor_flow import ProcessorFlow
+from support.processors.flow import ProcessorFlow
 
 OUT = "k string, n long, said string"
 

@@ -18,10 +18,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from braided.bench.session import NATIVE
-from support.kept_state import braided_state, native_state
-from support.processor_corpus import CASES, SCENARIOS
-from support.processor_runs import Outcome, Running, Side, flow_of, prepared
-from support.processor_scenarios import Scenario, shown
+from support.processors.corpus import CASES, SCENARIOS
+from support.processors.kept_state import braided_state, native_state
+from support.processors.runs import Outcome, Running, Side, flow_of, prepared
+from support.processors.scenario import Scenario, shown
 from support.stream_harness import Feed
 
 Both = Mapping[Side, Outcome]

@@ -12,6 +12,7 @@ from braided.flow.graph import Flow
 from braided.spark.offset_log import BatchTimes
 from braided.store.history.manifest import View
 from braided.tasks.first_state import FirstState
+from braided.tasks.timers import clock_ms
 
 __all__ = ["Alarm", "due_slots", "next_alarm"]
 
@@ -35,7 +36,7 @@ def due_slots(
             timers = initial[step.name].due
         if not timers or not step.fires:
             continue
-        now_ms = times.watermark_ms if step.time_mode == "EventTime" else times.batch_time_ms
+        now_ms = clock_ms(step.time_mode, times)
         channels = found.setdefault(step.name, {})
         owners = tables[step.name].slots
         for slot, ms in timers.items():

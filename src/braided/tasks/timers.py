@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from braided.store.slots.layout import TIMER, timer_bound, timer_parts
 from braided.tasks.channel import Channel
 from braided.tasks.columns import TIMER_SEQUENCE
 from braided.tasks.order import Tag, key_bits
-from braided.tasks.spec import BatchSpec
 
-__all__ = ["DueTimer", "clock_ms", "due_timers", "timer_tags"]
+__all__ = ["BatchClock", "DueTimer", "clock_ms", "due_timers", "timer_tags"]
 
 _KEY_BITS = 44
 _NUMBER_BITS = 18
@@ -22,7 +21,17 @@ DueTimer: TypeAlias = tuple[int, bytes, int]
 """When it was to fire, in milliseconds, the key it belongs to, and the key's slot."""
 
 
-def clock_ms(time_mode: str, batch: BatchSpec) -> int:
+class BatchClock(Protocol):
+    """A batch, or what is known of it before it is begun."""
+
+    @property
+    def batch_time_ms(self) -> int: ...
+
+    @property
+    def watermark_ms(self) -> int: ...
+
+
+def clock_ms(time_mode: str, batch: BatchClock) -> int:
     """The time by which timers are due in a batch."""
     return batch.watermark_ms if time_mode == "EventTime" else batch.batch_time_ms
 

@@ -23,7 +23,7 @@ from braided.query.commit import manifest_of
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.manifest_log import ManifestLog
-from braided.store.slots.channel_state import ChannelState, Limits
+from braided.store.slots.channel_state import ChannelState, SnapshotLimits
 from braided.store.slots.key_codec import KeyCodec
 from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
@@ -133,7 +133,7 @@ class ProcessorFlow:
             flow="flow",
             root=str(self.home / "braided"),
             cache=str(self.home) if self.cached else "",
-            limits=Limits(),
+            limits=SnapshotLimits(),
             order=2,
             keep_order=False,
         )
@@ -169,7 +169,11 @@ class ProcessorFlow:
     def stored(self) -> dict[bytes, bytes]:
         """Everything that lies in the slots, from durable files."""
         state = ChannelState(
-            Files(str(self.home / "braided")), None, NAME, self.view.operators[NAME], Limits()
+            Files(str(self.home / "braided")),
+            None,
+            NAME,
+            self.view.operators[NAME],
+            SnapshotLimits(),
         )
         return {
             place: value for slot in range(SLOTS) for place, value in state.slot(slot).scan(b"")

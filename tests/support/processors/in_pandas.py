@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-from support.processor_scenarios import Initial, Plain, Scenario, at, process
+from support.processors.scenario import Initial, Plain, Scenario, at, process
 
 __all__ = ["SCENARIOS"]
 

@@ -11,8 +11,8 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from support.processor_scenarios import Operator, Scenario, at
-from support.processor_scenarios_time import STILL, ms
+from support.processors.clocks import STILL, ms
+from support.processors.scenario import Operator, Scenario, at
 
 __all__ = ["SCENARIOS"]
 

@@ -13,7 +13,7 @@ import pandas as pd
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from support.processor_scenarios import Plain, Scenario, at, process
+from support.processors.scenario import Plain, Scenario, at, process
 
 __all__ = ["SCENARIOS", "STILL", "YEAR_MS", "ByTheClock", "ms"]
 

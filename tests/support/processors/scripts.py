@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from support.processor_scenarios import Script, Variable
+from support.processors.scenario import Script, Variable
 
 __all__ = ["EXPIRING", "IN_PANDAS", "IN_ROWS"]
 

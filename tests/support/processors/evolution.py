@@ -12,8 +12,8 @@ import pandas as pd
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-from support.processor_scenarios import Plain, Scenario, process
-from support.processor_scenarios_time import STILL
+from support.processors.clocks import STILL
+from support.processors.scenario import Plain, Scenario, process
 
 __all__ = ["SCENARIOS"]
 

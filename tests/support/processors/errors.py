@@ -13,9 +13,9 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from support.processor_scenarios import Plain, Scenario, process
-from support.processor_scenarios_evolution import AVRO, One
-from support.processor_scenarios_shape import Count
+from support.processors.evolution import AVRO, One
+from support.processors.scenario import Plain, Scenario, process
+from support.processors.shape import Count
 
 __all__ = ["SCENARIOS"]
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType
 
 import braided
-from support.processor_scenarios import shown
+from support.processors.scenario import shown
 
 __all__ = ["braided_state", "native_state"]
 

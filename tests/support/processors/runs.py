@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 
 import braided
-from support.processor_scenarios import Operator, Scenario
+from support.processors.scenario import Operator, Scenario
 from support.stream_harness import Feed
 
 __all__ = ["Outcome", "Running", "Side", "flow_of", "prepared"]

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-from support.processor_scenarios import Initial, Plain, Scenario, at, process
-from support.processor_scenarios_time import STILL, YEAR_MS, ByTheClock
+from support.processors.clocks import STILL, YEAR_MS, ByTheClock
+from support.processors.scenario import Initial, Plain, Scenario, at, process
 
 __all__ = ["SCENARIOS", "Count", "Totals"]
 
