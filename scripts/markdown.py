@@ -20,7 +20,8 @@ _FENCE = re.compile(r"^\s*(```|~~~)")
 _FIXED = re.compile(r"^\s*(\||#|<|\[[^\]]+\]:|---+$|$)|^ {4}(?!\s*([-*+]|\d+\.) )|.*  $")
 _ITEM = re.compile(r"^(\s*)((?:[-*+]|\d+\.) +|> )")
 _WORD = re.compile(r"(?:`[^`]*`|[^\s`]|`)+")
-_MARKER = re.compile(r"^(?:[-*+]|#+|\d+[.)])$|^[>|]")
+_MARKER = re.compile(r"^(?:[-*+]|#+|\d+[.)])$|^[>|]|^(?:braided|make|pip|python3?|pytest)$")
+"""Words that begin no line: there they would make an item, a heading, or look like a command."""
 
 
 def main() -> int:
@@ -89,14 +90,16 @@ def _filled(block: list[str]) -> list[str]:
     first = item.group(0) if item else re.match(r"\s*", block[0]).group(0)  # type: ignore[union-attr]
     rest = first if first.endswith("> ") else " " * len(first)
     words = _WORD.findall(" ".join([block[0][len(first) :], *block[1:]]))
-    lines = [first + words[0]]
+    lines = [words[:1]]
     for word in words[1:]:
-        # A word that would begin an item or a heading, at the start of a line, stays on this one.
-        if len(lines[-1]) + 1 + len(word) <= WIDTH or _MARKER.match(word):
-            lines[-1] += " " + word
-        else:
-            lines.append(rest + word)
-    return lines
+        if len(first) + sum(map(len, lines[-1])) + len(lines[-1]) + len(word) <= WIDTH:
+            lines[-1].append(word)
+            continue
+        begun = [word]
+        while _MARKER.match(begun[0]) and len(lines[-1]) > 1:
+            begun.insert(0, lines[-1].pop())
+        lines.append(begun)
+    return [(rest if number else first) + " ".join(line) for number, line in enumerate(lines)]
 
 
 if __name__ == "__main__":

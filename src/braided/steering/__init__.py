@@ -1,5 +1,6 @@
-"""The controller of a running query: a thread that feeds `control` and hands on what it says.
+"""What changes a running query: its controller, in a thread of its own, and commands of users.
 
-Reports become samples, options become policies, events become a log. It decides nothing itself, and
-may use `control`, `options`, `tasks` and `flow`, but not the query that it steers.
+Reports become samples, options become policies, what `control` says becomes proposals and a log.
+It decides nothing itself. It may use `control`, `options`, `tasks`, `flow` and, to start workers
+before they are needed, the task of a kind, but not the query that it steers.
 """

@@ -1,4 +1,4 @@
-"""The rows of a channel as groups: the runs of rows of one key, chunk by chunk.
+"""The rows of a channel as groups: rows of one key that lie together, chunk by chunk.
 
 Rows reach a task sorted by slot and key, so that where a key differs from the one before it a group
 begins. A key whose rows are in several chunks has a group in each of them. All this is found out
