@@ -58,20 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     parts: list[list[pytest.Item]] = [
         [] for _ in range(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     ]
-    for groups in ([[item] for item in kill], modules, [[item] for item in quick]):
-        _deal(groups, parts)
+    for group in (*([item] for item in kill), *modules, *([item] for item in quick)):
+        min(parts, key=len).extend(group)
     items[:] = [item for part in parts for item in part]
 
 
 def _markers(path: Path) -> Iterable[str]:
     folder = path.relative_to(_HERE).parts[0]
     return {"kill": ("kill", "spark", "slow"), "spark": ("spark",)}.get(folder, ())
-
-
-def _deal(groups: list[list[pytest.Item]], parts: list[list[pytest.Item]]) -> None:
-    """Gives each group, whole, to the part that has got least of them."""
-    dealt = [0] * len(parts)
-    for group in groups:
-        least = dealt.index(min(dealt))
-        parts[least] += group
-        dealt[least] += len(group)

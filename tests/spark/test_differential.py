@@ -33,7 +33,7 @@ CHANNELS = (1, 2, 5, 16)
 BONUS = {0: 10, 1: 20}
 
 random_flows = settings(
-    max_examples=14,
+    max_examples=28,
     deadline=None,
     derandomize=True,
     database=None,
@@ -145,9 +145,8 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
-@pytest.mark.parametrize("channels", CHANNELS)
 @random_flows
-@given(plan=plans())
+@given(channels=st.sampled_from(CHANNELS), plan=plans())
 def test_state_and_output_equal_a_plain_python_oracle(
     spark: SparkSession, channels: int, plan: Plan
 ) -> None:

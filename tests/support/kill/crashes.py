@@ -31,15 +31,15 @@ from braided.store.slots.cache_port import SlotCache
 from braided.store.slots.channel_state import ChannelChanges, ChannelState, SnapshotLimits
 from braided.store.slots.key_codec import KeyCodec
 from braided.store.slots.lmdb_cache import Cache, host_directory
-from kill.driver import Job
-from kill.operators import OPERATORS
-from kill.oracle import InputRow
+from support.kill.driver import Job
+from support.kill.operators import OPERATORS
+from support.kill.oracle import InputRow
 
 __all__ = ["Progress", "Scene", "State"]
 
-RUN_SECONDS_MAX = 180
+RUN_SECONDS_MAX = 600
 GONE_SECONDS_MAX = 30
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 
 
 class Progress(NamedTuple):
@@ -69,6 +69,7 @@ class Scene:
         sink: str = "parquet",
         restless: bool = False,
         adversary: bool = False,
+        java: str = "",
         **options: str,
     ) -> None:
         self.directory = directory
@@ -81,6 +82,7 @@ class Scene:
         self._sink = sink
         self._restless = restless
         self._adversary = adversary
+        self._java = java
         self._options = {"braided.slots": "16", "braided.channels": "2", **options}
         self._sessions: list[int] = []
         _write_input(directory / "input", batches)
@@ -99,10 +101,17 @@ class Scene:
         assert code == 0, f"run {self.runs} ended with {code}\n{self.log}"
         self._was_reached(point)
 
-    def finishes(self) -> None:
+    def finishes(self, leave_rest: bool = False) -> None:
         """Runs the driver to its end."""
-        code = self._run("", "driver", False)
+        code = self._run("", "driver", leave_rest)
         assert code == 0, f"run {self.runs} ended with {code}\n{self.log}"
+
+    def wait_for_rest(self) -> None:
+        """Waits until nothing is left of the last run, without doing anything to it."""
+        deadline = time.monotonic() + RUN_SECONDS_MAX
+        while left := _alive(self._sessions[-1]):
+            assert time.monotonic() < deadline, f"processes {left} do not end"
+            time.sleep(0.05)
 
     def end_all(self) -> None:
         """Ends whatever is left of all runs."""
@@ -128,6 +137,7 @@ class Scene:
             victim=victim,
             restless=self._restless,
             adversary=self._adversary,
+            java=self._java,
             options=self._options,
         )
         self._path("job").write_bytes(msgspec.json.encode(job))

@@ -26,8 +26,8 @@ from braided.query.progress import ProgressLog
 from braided.steering import policies
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
-from kill import branches
-from kill.operators import OPERATORS
+from support.kill import branches
+from support.kill.operators import OPERATORS
 from support.restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
 
 __all__ = ["Job"]
@@ -49,6 +49,7 @@ class Job(msgspec.Struct, frozen=True):
     victim: str = "driver"  # or "worker": who dies at the fail point
     restless: bool = False  # slots move and rows are carried after each of the first batches
     adversary: bool = False  # policies that change channels and slots after every batch
+    java: str = ""  # more options of the JVM
     options: dict[str, str] = {}
 
 
@@ -58,7 +59,7 @@ def main(job: Job) -> None:
     _record(Path(job.progress))
     if job.restless:
         _ask_for_changes()
-    spark = _session()
+    spark = _session(job.java)
     rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(job.input)
     if job.sink == "branches":
         sinks = branches.writers(rows, Path(job.output))
@@ -100,7 +101,8 @@ def _hand_over_to_adversary(writer: StreamWriter) -> None:
     Commands.take = taken  # type: ignore[method-assign]
 
 
-def _session() -> SparkSession:
+def _session(java: str) -> SparkSession:
+    options = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {java}"
     return (
         SparkSession.builder.master("local[2]")
         .appName("to be killed")
@@ -108,7 +110,7 @@ def _session() -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.streaming.fileSink.log.compactInterval", "3")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", options)
         .getOrCreate()
     )
 

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 
 import braided
 from braided.api.writer import StreamWriter
-from kill.operators import TOTALS, Totals
-from kill.oracle import InputRow, TotalsRow, totals
+from support.kill.operators import TOTALS, Totals
+from support.kill.oracle import InputRow, TotalsRow, totals
 
 __all__ = ["BRANCHES", "SINKS", "Expected", "expected", "writers"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from kill.operators import FORGET_AT
+from support.kill.operators import FORGET_AT
 
 __all__ = ["InputRow", "TotalsRow", "random_batches", "totals"]
 
