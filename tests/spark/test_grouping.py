@@ -18,6 +18,7 @@ import braided
 from braided.control.routing.table import RoutingTable
 from braided.errors import DefinitionError, UnsupportedError
 from braided.flow.route import GroupingKeys, Route, admission
+from braided.tasks.stage import StageInput
 from support.stream_harness import Lab, timers_of
 
 
@@ -228,7 +229,8 @@ def test_a_table_of_many_slots_is_one_literal_and_leads_to_its_channels(
     try:
         route = Route(GroupingKeys(("id",)), slots, 2)
         order = admission(["monotonically_increasing_id()"])
-        routed = route.apply(spark.range(20_000).toDF("id"), table, order, False, False)
+        rows = StageInput(spark.range(20_000).toDF("id"), table, order, False, False)
+        routed = route.apply(rows)
         slot = F.expr(f"pmod(xxhash64(id), {slots})")
         found = routed.select(slot.alias("slot"), F.spark_partition_id()).collect()
     finally:

@@ -32,6 +32,7 @@ from braided.spark.column_lists import ColumnList, NameList
 from braided.spark.jvm import int_array
 from braided.spark.sql_text import quoted
 from braided.tasks.columns import PLACE, PLACE_SHIFT, hidden_key, order_columns
+from braided.tasks.stage import StageInput
 
 __all__ = [
     "GroupingKeys",
@@ -217,29 +218,22 @@ class Route:
         self._table: RoutingTable | None = None
         self._channel: Column | None = None
 
-    def apply(
-        self,
-        frame: DataFrame,
-        table: RoutingTable,
-        admitted: list[str],
-        aged: bool,
-        keep_order: bool,
-    ) -> DataFrame:
+    def apply(self, rows: StageInput) -> DataFrame:
         """One partition per channel, sorted by slot, hash of the key and order.
 
-        `admitted` is SQL for order columns that the frame does not have yet. The columns of the
-        result: order columns if kept, the rows' own, hidden keys, the place.
+        The columns of the result: order columns if tagged, the rows' own, hidden keys, the place.
         """
+        frame, table = rows.frame, rows.table
         if self._hidden:
             frame = frame.select("*", *self._hidden)
-        placed = self.placed(frame, admitted, table.pins)
+        placed = self.placed(frame, rows.admitted, table.pins)
         routed = placed.repartitionById(table.channels, self._channel_of(table, slot_of_place()))
         if self._sequences is None:
             self._sequences = self._make_sequences(frame.sparkSession)
         lists = self._sequences
-        order = lists.by_age if aged else lists.by_sequence
+        order = lists.by_age if rows.aged else lists.by_sequence
         arranged = order.sort_within_partitions(routed)
-        return arranged if keep_order else lists.order.drop(arranged)
+        return arranged if rows.tagged else lists.order.drop(arranged)
 
     def placed(
         self, frame: DataFrame, admitted: Sequence[str] = (), pins: Sequence[Pin] = ()

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from braided.control.routing.table import RoutingTable
 from braided.flow.route import GroupingKeys, Route
 from braided.spark.sql_text import quoted
 from braided.tasks.columns import PLACE, order_columns
 from braided.tasks.packing import PackedProgram
 from braided.tasks.spec import TaskSpec
-from braided.tasks.stage import KeyedStage, StageSetting
+from braided.tasks.stage import KeyedStage, StageInput, StageSetting
 from braided.tasks.task import ChannelTask
 
 __all__ = ["RoutedStage"]
@@ -37,16 +36,8 @@ class RoutedStage(KeyedStage):
         self._input = input
         self._route = Route(keys, setting.meta.slots, setting.order)
 
-    def apply(
-        self,
-        frame: DataFrame,
-        table: RoutingTable,
-        admitted: list[str],
-        aged: bool,
-        tagged: bool,
-    ) -> DataFrame:
-        routed = self._route.apply(frame, table, admitted, aged, tagged)
-        return self._mapped(routed, tagged)
+    def apply(self, rows: StageInput) -> DataFrame:
+        return self._mapped(self._route.apply(rows), rows.tagged)
 
     def _task(self, keep_order: bool) -> tuple[ChannelTask, list[str]]:
         setting = self.setting

@@ -31,7 +31,7 @@ from braided.store.history.manifest import CarryFile, OperatorMeta
 from braided.tasks.carry import read_carry, write_carry
 from braided.tasks.columns import order_columns
 from braided.tasks.spec import BATCH_PROPERTY, BatchSpec
-from braided.tasks.stage import KeyedStage, StageSetting
+from braided.tasks.stage import KeyedStage, StageInput, StageSetting
 from braided.tasks.state_location import StateLocation
 
 __all__ = ["BatchFrames", "FlowPlan"]
@@ -92,31 +92,20 @@ class FlowPlan:
                 self.order[node] = before[0] if made is None else made.order(before[0])
         self.settled = _settled(flow)
 
-    def frames(
-        self,
-        df: DataFrame,
-        spec: BatchSpec,
-        tables: Mapping[str, RoutingTable],
-        carry: tuple[CarryFile, ...],
-        late_watermark_ms: int,
-        run: Callable[[DataFrame], None],
-    ) -> BatchFrames:
-        """The frames of one try of a batch; `run` computes one, where it must be now."""
-        df.sparkSession.sparkContext.setLocalProperty(BATCH_PROPERTY, spec.encode())
-        return BatchFrames(self, df, spec, tables, carry, late_watermark_ms, run)
-
 
 def _settled(flow: Flow) -> frozenset[Node]:
     """What is computed by a job of its own and kept for its readers."""
-    found = {node for node, readers in flow.readers.items() if readers > 1}
+    settled = {node for node, readers in flow.readers.items() if readers > 1}
     for node in flow.nodes:
         if len(flow.parents(node)) > 1:
-            found.update(p for p in flow.parents(node) if not isinstance(p, Input))
-    return frozenset(found)
+            settled.update(p for p in flow.parents(node) if not isinstance(p, Input))
+    return frozenset(settled)
 
 
 class BatchFrames:
-    """One try of one batch. `close` lets go of what it kept."""
+    """The frames of one try of a batch; `run` computes one, where it must be now. `close` lets go
+    of what was kept for several readers.
+    """
 
     def __init__(
         self,
@@ -135,7 +124,8 @@ class BatchFrames:
         self._late_ms = late_watermark_ms
         self._run = run
         self._kept: list[DataFrame] = []
-        self._made: dict[Node, _Rows] = {}
+        self._frames: dict[Node, _Rows] = {}
+        df.sparkSession.sparkContext.setLocalProperty(BATCH_PROPERTY, spec.encode())
         if len(plan.flow.roots) > 1:
             df = self._settle(df)
         self._roots = plan.inputs.parted(df)
@@ -177,12 +167,12 @@ class BatchFrames:
     # -- rows of a node --------------------------------------------------------------------
 
     def _rows(self, node: Node) -> _Rows:
-        if node not in self._made:
+        if node not in self._frames:
             made = self._make(node)
             if node in self._plan.settled:
                 made = _Rows(self._settle(made.with_order()), made.order)
-            self._made[node] = made
-        return self._made[node]
+            self._frames[node] = made
+        return self._frames[node]
 
     def _settle(self, df: DataFrame) -> DataFrame:
         self._kept.append(df.persist())
@@ -241,7 +231,7 @@ class BatchFrames:
         tagged = keep or self._spec.cut is not None
         table = self._tables[step.name]
         made = _Rows(
-            stage.apply(frame, table, admitted, bool(self._carry), tagged),
+            stage.apply(StageInput(frame, table, admitted, bool(self._carry), tagged)),
             stage.order + 1 if tagged else 0,
         )
         return made if keep else _Rows(made.without_order(), 0)

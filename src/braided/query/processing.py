@@ -21,7 +21,7 @@ from braided.query.due import due_slots
 from braided.query.first_states import FirstStates
 from braided.query.gate import Gate
 from braided.query.outputs import Outputs
-from braided.query.plan import FlowPlan
+from braided.query.plan import BatchFrames, FlowPlan
 from braided.query.progress import StepTimes
 from braided.query.version import Version
 from braided.store.history.manifest import CarryFile, OperatorMeta, Prepared
@@ -128,8 +128,8 @@ class Processing:
         with steps.step("route"):
             failpoints.reach("before-routing")
             df.sparkSession.sparkContext.setJobDescription(f"braided batch {spec.batch}")
-            frames = self._plan.frames(
-                df, spec, tables, before.view.carry, before.watermark_ms, compute
+            frames = BatchFrames(
+                self._plan, df, spec, tables, before.view.carry, before.watermark_ms, compute
             )
         try:
             outputs = self._outputs.prepare(frames, attempt, steps)

@@ -25,7 +25,7 @@ from braided.store.history.manifest import OperatorMeta
 from braided.tasks.columns import order_columns
 from braided.tasks.state_location import StateLocation
 
-__all__ = ["KeyedStage", "StageSetting"]
+__all__ = ["KeyedStage", "StageInput", "StageSetting"]
 
 _Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -43,6 +43,20 @@ class StageSetting:
     """Whether a row whose operator raises goes to the dead letters."""
 
 
+@dataclass(frozen=True)
+class StageInput:
+    """The rows of a batch that a stage gets, and by which table."""
+
+    frame: DataFrame
+    table: RoutingTable
+    admitted: list[str]
+    """SQL for order columns that the frame does not have yet."""
+    aged: bool
+    """Whether some rows were left over by an earlier batch."""
+    tagged: bool
+    """Whether output rows are to have order columns."""
+
+
 class KeyedStage:
     """One keyed step with all that does not change between batches."""
 
@@ -51,19 +65,8 @@ class KeyedStage:
         self.order = setting.order
         self._output = output
 
-    def apply(
-        self,
-        frame: DataFrame,
-        table: RoutingTable,
-        admitted: list[str],
-        aged: bool,
-        tagged: bool,
-    ) -> DataFrame:
-        """Rows in; output rows out, with order columns if tagged.
-
-        `admitted` is SQL for order columns that the frame does not have yet; `aged` says that some
-        rows were left over by an earlier batch.
-        """
+    def apply(self, rows: StageInput) -> DataFrame:
+        """Rows in, output rows out."""
         raise NotImplementedError
 
     def _task(self, keep_order: bool) -> tuple[_Task, list[str]]:

@@ -24,7 +24,7 @@ from braided.kinds.aggregate.functions import ORDER
 from braided.kinds.aggregate.program import AggregateProgram
 from braided.kinds.aggregate.run import AggregateSpec, AggregateTask
 from braided.tasks.columns import PLACE, order_columns
-from braided.tasks.stage import KeyedStage, StageSetting
+from braided.tasks.stage import KeyedStage, StageInput, StageSetting
 
 __all__ = ["AggregateStage"]
 
@@ -42,22 +42,14 @@ class AggregateStage(KeyedStage):
         names = [aggregation.groups[i] for i in aggregation.key_order]
         self._route = Route(GroupingKeys(tuple(names)), setting.meta.slots, setting.order)
 
-    def apply(
-        self,
-        frame: DataFrame,
-        table: RoutingTable,
-        admitted: list[str],
-        aged: bool,
-        tagged: bool,
-    ) -> DataFrame:
-        aggregation = self._aggregation
+    def apply(self, rows: StageInput) -> DataFrame:
+        aggregation, frame = self._aggregation, rows.frame
         if aggregation.ordered:
-            ordered = frame.selectExpr(*admitted, "*") if admitted else frame
+            ordered = frame.selectExpr(*rows.admitted, "*") if rows.admitted else frame
             columns = ", ".join(order_columns(self.order))
             frame = ordered.selectExpr(f"array({columns}) AS {ORDER}", "*")
-        routed = self._routed(frame, table)
-        merged = self._mapped(routed, tagged)
-        return aggregation.results(merged, order_columns(self.order + 1) if tagged else [])
+        merged = self._mapped(self._routed(frame, rows.table), rows.tagged)
+        return aggregation.results(merged, order_columns(self.order + 1) if rows.tagged else [])
 
     def _routed(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
         """Groups, partial results and the place of the key; one partition per channel."""
