@@ -154,7 +154,7 @@ def _by_order(rule: str, pick: str) -> Callable[[Call], Recipe]:
     return make
 
 
-def _extreme_by(rule: str, place: str) -> Callable[[Call], Recipe]:
+def _extreme_by(rule: str, order: str) -> Callable[[Call], Recipe]:
     def make(call: Call) -> Recipe:
         if len(call.arguments) != 2:
             raise UnsupportedError(
@@ -163,7 +163,7 @@ def _extreme_by(rule: str, place: str) -> Callable[[Call], Recipe]:
             )
         x, y = call.arguments
         # Of equals, the last in order: in Spark it is the last that happened to come.
-        picked = f"{rule}(struct({x} AS v, {y} AS w), struct({y} AS y, {place} AS o))"
+        picked = f"{rule}(struct({x} AS v, {y} AS w), struct({y} AS y, {order} AS o))"
         found = call.over(picked, f"{y} IS NOT NULL")
         return Recipe((f"({found}).v", f"({found}).w"), ((rule, 2),), ordered=True)
 

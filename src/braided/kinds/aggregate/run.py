@@ -123,17 +123,17 @@ class AggregateRun:
         program, width = self._program, len(self._program.groups)
         fields = program.records.fields
         new = [field.read(chunk.column(width + i)) for i, field in enumerate(fields)]
-        places, long_keys = _places(keys)
+        suffixes, long_keys = _suffixes(keys)
         starts = np.flatnonzero(np.diff(slots, prepend=-1))
         bounds = [*starts.tolist(), len(slots)]
         numbers = slots[starts].tolist()
         self.channel.state.prepare(numbers)
         olds: list[bytes | None] = []
         for i, number in enumerate(numbers):
-            olds += self.channel.state.slot(number).get_many(places[bounds[i] : bounds[i + 1]])
+            olds += self.channel.state.slot(number).get_many(suffixes[bounds[i] : bounds[i + 1]])
         for i in long_keys:
             stored = olds[i]
-            olds[i] = None if stored is None else unwrap(places[i], stored)[1]
+            olds[i] = None if stored is None else unwrap(suffixes[i], stored)[1]
         try:
             merged = program.merger.merge(program.records.decode(olds), new)
         except SumOverflow as error:
@@ -144,7 +144,7 @@ class AggregateRun:
         for i, number in enumerate(numbers):
             part = slice(bounds[i], bounds[i + 1])
             slot = self.channel.state.slot(number)
-            slot.put_many(places[part], records[part])
+            slot.put_many(suffixes[part], records[part])
             if program.timed and None in olds[part]:
                 long = [i - part.start for i in long_keys if part.start <= i < part.stop]
                 times = chunk.column(program.key_order[0])[part]
@@ -199,31 +199,31 @@ class AggregateRun:
         for ms, key, number in due_timers(self.channel, now_ms):
             slot = self.channel.state.slot(number)
             slot.delete(timer_key(ms, key)[0])
-            place, is_long = record_key(key)
+            suffix, is_long = record_key(key)
             if is_long:
-                value = slot.get(place)
-                records = [] if value is None else [(place, value)]
+                value = slot.get(suffix)
+                records = [] if value is None else [(suffix, value)]
             else:
-                records = list(slot.scan(place))
-            for place, value in records:
-                slot.delete(place)
+                records = list(slot.scan(suffix))
+            for suffix, value in records:
+                slot.delete(suffix)
                 if is_final:
-                    yield unwrap(place, value)
+                    yield unwrap(suffix, value)
 
     # -- giving out ------------------------------------------------------------------------
 
     def _later_records(self) -> Iterator[tuple[bytes, bytes]]:
         for number, keys in self._later.items():
-            for place, _ in map(record_key, keys):
-                value = self.channel.state.slot(number).get(place)
+            for suffix, _ in map(record_key, keys):
+                value = self.channel.state.slot(number).get(suffix)
                 assert value is not None
-                yield unwrap(place, value)
+                yield unwrap(suffix, value)
 
     def _all_records(self) -> Iterator[tuple[bytes, bytes]]:
         for number in self.channel.touched_slots():
             for kind in (RECORD_LONG, RECORD):
-                for place, value in self.channel.state.slot(number).scan(kind):
-                    yield unwrap(place, value)
+                for suffix, value in self.channel.state.slot(number).scan(kind):
+                    yield unwrap(suffix, value)
 
     def _emit(self, records: Iterator[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
         """Keys and their records as output."""
@@ -271,12 +271,12 @@ class AggregateTask(ChannelTask):
         return AggregateRun(Channel.open(self.spec, program.name, batch, number), program)
 
 
-def _places(keys: list[bytes]) -> tuple[list[bytes], list[int]]:
+def _suffixes(keys: list[bytes]) -> tuple[list[bytes], list[int]]:
     """Where the records of keys lie, and which of them lie under a digest."""
     if max(map(len, keys), default=0) < SUFFIX_BYTES_MAX:
         return [RECORD + key for key in keys], []
-    places = [record_key(key) for key in keys]
-    return [place for place, _ in places], [i for i, (_, is_long) in enumerate(places) if is_long]
+    pairs = [record_key(key) for key in keys]
+    return [suffix for suffix, _ in pairs], [i for i, (_, is_long) in enumerate(pairs) if is_long]
 
 
 def _times_us(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:

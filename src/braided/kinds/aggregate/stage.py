@@ -74,5 +74,5 @@ class AggregateStage(KeyedStage):
         return AggregateTask(spec, self.setting.reports), [*aggregation.columns.names, PLACE]
 
 
-def _part(schema: pa.Schema, places: range) -> pa.Schema:
-    return pa.schema([schema.field(i) for i in places])
+def _part(schema: pa.Schema, positions: range) -> pa.Schema:
+    return pa.schema([schema.field(i) for i in positions])

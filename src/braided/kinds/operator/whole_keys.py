@@ -48,27 +48,27 @@ class WholeKeys:
         yield from self._key_by_key.run(rows, tags, groups[:1])
         yield from self._key_by_key.end()
         run_slot = self._run_tables if by_batch else self._run_rows
-        for slot, places, records, members in self._by_slot(groups[1:-1]):
-            yield from run_slot(slot, places, records, members, rows)
+        for slot, suffixes, records, members in self._by_slot(groups[1:-1]):
+            yield from run_slot(slot, suffixes, records, members, rows)
         yield from self._key_by_key.run(rows, tags, groups[-1:])
 
     def _by_slot(
         self, groups: Sequence[KeyGroup]
     ) -> Iterator[tuple[SlotState, list[bytes], list[bytes | None], list[KeyGroup]]]:
-        """The keys slot by slot, with their places in it and their records."""
+        """The keys slot by slot, with their suffixes in it and their records."""
         keys = self._parts.keys
         for number, same_slot in groupby(groups, _SLOT):
             members = list(same_slot)
             if number != keys.slot_number:
                 keys.enter(number)
             keys.keys_touched += len(members)
-            places = [RECORD + key for _, _, _, key, _ in members]
-            yield keys.slot, places, keys.slot.get_many(places), members
+            suffixes = [RECORD + key for _, _, _, key, _ in members]
+            yield keys.slot, suffixes, keys.slot.get_many(suffixes), members
 
     def _run_rows(
         self,
         slot: SlotState,
-        places: list[bytes],
+        suffixes: list[bytes],
         records: list[bytes | None],
         groups: list[KeyGroup],
         rows: list[Any],
@@ -76,8 +76,8 @@ class WholeKeys:
         keys, (hook, _, call, checked), output, _ = self._parts
         lend, out, detach = keys.runtime.open, output.rows, output.detach
         row = None
-        for place, record, (begin, end, _, key, key_row) in zip(
-            places, records, groups, strict=True
+        for suffix, record, (begin, end, _, key, key_row) in zip(
+            suffixes, records, groups, strict=True
         ):
             lend(key_row, record)
             try:
@@ -88,20 +88,20 @@ class WholeKeys:
                         yield from output.flush()
             except Exception as error:
                 raise keys.code.failure(error, key_row, row) from None
-            self._put(slot, place, key, record)
+            self._put(slot, suffix, key, record)
 
     def _run_tables(
         self,
         slot: SlotState,
-        places: list[bytes],
+        suffixes: list[bytes],
         records: list[bytes | None],
         groups: list[KeyGroup],
         table: pa.Table,
     ) -> Iterator[pa.RecordBatch]:
         keys, (hook, _, call, checked), output, _ = self._parts
         lend, out, detach = keys.runtime.open, output.rows, output.detach
-        for place, record, (begin, end, _, key, key_row) in zip(
-            places, records, groups, strict=True
+        for suffix, record, (begin, end, _, key, key_row) in zip(
+            suffixes, records, groups, strict=True
         ):
             lend(key_row, record)
             rows = table.slice(begin, end - begin)
@@ -116,17 +116,17 @@ class WholeKeys:
                         yield from output.flush()
             except Exception as error:
                 raise keys.code.failure(error, key_row, rows) from None
-            self._put(slot, place, key, record)
+            self._put(slot, suffix, key, record)
 
-    def _put(self, slot: SlotState, place: bytes, key: bytes, before: bytes | None) -> None:
+    def _put(self, slot: SlotState, suffix: bytes, key: bytes, before: bytes | None) -> None:
         """Writes the key that has the operator, unless it is as it was before."""
         keys = self._parts.keys
         record = keys.record()
         if record is not before:
             if record is None:
-                slot.delete(place)
+                slot.delete(suffix)
             else:
-                slot.put(place, record)
+                slot.put(suffix, record)
         runtime = keys.runtime
         if runtime.added or runtime.removed:
             keys.put_timers(slot, key)

@@ -71,8 +71,8 @@ class ProcessorRun:
     def _rehouse(self) -> None:
         for key, pieces in rehouse_keys(self.channel):
             # Written by this task, and not yet stored: who looks for entries has to know of them.
-            for place in pieces:
-                self.runtime.key.touch(variable_prefix(place, key), place)
+            for suffix in pieces:
+                self.runtime.key.touch(variable_prefix(suffix, key), suffix)
 
     def _enter(self, number: int) -> SlotState:
         slot = self.channel.enter(number)

@@ -342,10 +342,10 @@ def _evolved_reader(before: StructType, now: StructType) -> Convert:
 def _renewed(before: DataType, now: DataType) -> Convert:
     """What was stored of a value of one type to what is stored of it in another, wider one."""
     if isinstance(now, StructType) and isinstance(before, StructType):
-        places = {field.name: i for i, field in enumerate(before.fields)}
+        positions = {field.name: i for i, field in enumerate(before.fields)}
         moves = [
-            (places[field.name], _renewed(before[field.name].dataType, field.dataType))
-            if field.name in places
+            (positions[field.name], _renewed(before[field.name].dataType, field.dataType))
+            if field.name in positions
             else (None, _same)
             for field in now.fields
         ]
