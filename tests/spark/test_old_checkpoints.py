@@ -1,0 +1,80 @@
+"""Checkpoints that the code of old commits wrote are read and continued by the code of now.
+
+The fixtures are in tests/compat: for each commit a directory, for each case an archive and, beside
+it, what the code of then saw in it. `tests/compat/make.py` makes them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from compat.case import started
+from compat.fixture import dead_letters, exact_state, routing, state_by_key, unpack
+from compat.flows import CASES
+from compat.sink_flows import Remembers
+from compat.source import batches_of
+
+_SETS = Path(__file__).parents[1] / "compat" / "checkpoints"
+_ARCHIVES = sorted(_SETS.glob("*/*.tar.gz"))
+
+
+@pytest.fixture(params=_ARCHIVES, ids=lambda path: f"{path.parent.name}-{_name(path)}")
+def archive(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def _name(archive: Path) -> str:
+    return archive.name.removesuffix(".tar.gz")
+
+
+def test_there_is_a_checkpoint_of_every_case() -> None:
+    assert {_name(path) for path in _ARCHIVES} == set(CASES)
+
+
+def test_an_old_checkpoint_is_read_and_continued(
+    spark: SparkSession, tmp_path: Path, archive: Path
+) -> None:
+    name = _name(archive)
+    case = CASES[name]
+    kept = json.loads(archive.with_name(f"{name}.json").read_text())
+    unpack(archive, tmp_path)
+
+    for operator, state in kept["state"].items():
+        assert exact_state(spark, tmp_path, operator) == state
+    for version, states in kept.get("versions", {}).items():
+        for operator, state in states.items():
+            assert exact_state(spark, tmp_path, operator, int(version)) == state
+    assert dead_letters(spark, tmp_path) == kept["dead"]
+
+    Remembers.before.clear()
+    query = started(case, spark, tmp_path, len(case.batches))
+    try:
+        assert routing(query) == kept["routing"]
+        query.processAllAvailable()
+        batches = {p["batchId"]: p["braided"] for p in query.recentProgress if "braided" in p}
+    finally:
+        query.stop()
+    redelivered = [batch for batch, section in batches.items() if section.get("redelivered")]
+    assert len(redelivered) == case.crashed
+    if "scale" in case.options:
+        assert min(Remembers.before) > 0, "the policy's memory is gone"
+
+    expected = case.expected(batches_of(case.batches))
+    assert _sorted(case.output(spark, tmp_path)) == _sorted(expected.output)
+    for operator, fields in expected.state.items():
+        timers = expected.timers.get(operator, {})
+        assert state_by_key(spark, tmp_path, operator) == (fields, timers)
+    letters = dead_letters(spark, tmp_path)
+    found = [(letter["operator"], letter["key"], letter["row"]) for letter in letters]
+    assert sorted(map(repr, found)) == sorted(map(repr, expected.dead))
+    assert all(letter in letters for letter in kept["dead"])
+
+
+def _sorted(output: dict[str, list[Any]]) -> dict[str, list[str]]:
+    return {sink: sorted(map(repr, rows)) for sink, rows in output.items()}
