@@ -1,10 +1,11 @@
 """Checkpoints as fixtures: packed without a trace of where they were made, unpacked anywhere.
 
-Checkpoints and sinks name places: the log of a file sink and the manifest's list of prepared output
-have absolute paths, the manifest's writer and the lease a path and a host. In a fixture these are
-placeholders. Manifests are sealed (each has a checksum over itself and the checksum of the one
-before), so whoever changes text in them has to seal them again. The rule is written out here once
-more, as it was when the first fixtures were made, and what is not sealed by it is refused.
+Checkpoints and sinks name places: the logs of a file source and of a file sink and the manifest's
+list of prepared output have absolute paths, the manifest's writer and the lease a path and a host.
+In a fixture these are placeholders. Manifests are sealed (each has a checksum over itself and the
+checksum of the one before), so whoever changes text in them has to seal them again. The rule is
+written out here once more, as it was when the first fixtures were made, and what is not sealed by
+it is refused.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 import braided
+from compat.source import DIRECTORY
 
 __all__ = ["dead_letters", "exact_state", "pack", "routing", "state_by_key", "unpack"]
 
@@ -40,7 +42,7 @@ _ENVELOPE = re.compile(
 
 
 def pack(home: Path, archive: Path) -> None:
-    """Everything below `home` but caches and Hadoop's checksums, which are optional."""
+    """Everything below `home` but input, caches and Hadoop's checksums, which are optional."""
     host = re.escape(socket.gethostname().encode())
 
     def scrubbed(text: bytes) -> bytes:
@@ -57,7 +59,7 @@ def pack(home: Path, archive: Path) -> None:
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for path in sorted(home.rglob("*")):
             name = path.relative_to(home)
-            if name.parts[0] == "cache" or path.suffix == ".crc":
+            if name.parts[0] in ("cache", DIRECTORY) or path.suffix == ".crc":
                 continue
             # Nothing of the machine: no user, no time, no mode.
             entry = tarfile.TarInfo(str(name))

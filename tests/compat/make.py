@@ -31,8 +31,9 @@ from pyspark.sql import SparkSession
 
 from braided import failpoints
 from braided.control.table import Pin
+from compat.case import Case, started
 from compat.fixture import dead_letters, exact_state, pack, routing
-from compat.flows import CASES, Case, started, totals_then
+from compat.flows import CASES, totals_then
 
 _BEGIN = "before-routing"
 
@@ -53,9 +54,8 @@ class Making:
         writers: Any = None,
     ) -> None:
         """Runs the query until so many batches of its input are done, and a little more."""
-        until = sum(self.case.batches[:batches])
         failpoints.arm(crash)
-        query = started(self.case, self.spark, self.home, until, writers)
+        query = started(self.case, self.spark, self.home, batches, writers)
         if crash is not None:
             self.fails(query, crash)
             return
@@ -106,7 +106,7 @@ def cut_short(case: Making) -> None:
     """The second batch leaves rows to the next one, which does not get far."""
     case.run(1)
     with only_batches(1):
-        query = started(case.case, case.spark, case.home, sum(case.case.old))
+        query = started(case.case, case.spark, case.home, len(case.case.old))
         query._engine.commands.cut_next(2)
         case.fails(query)
 
@@ -114,7 +114,7 @@ def cut_short(case: Making) -> None:
 def sent_back(case: Making) -> None:
     """Rows are on their way back to their operator."""
     with only_batches(2):
-        case.fails(started(case.case, case.spark, case.home, sum(case.case.old)))
+        case.fails(started(case.case, case.spark, case.home, len(case.case.old)))
 
 
 @contextmanager

@@ -6,7 +6,6 @@ it, what the code of then saw in it. `tests/compat/make.py` makes them.
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from compat.case import started
 from compat.fixture import dead_letters, exact_state, routing, state_by_key, unpack
-from compat.flows import CASES, Case, Remembers, started
-from compat.source import InputRow, row
+from compat.flows import CASES
+from compat.sink_flows import Remembers
+from compat.source import batches_of
 
 _SETS = Path(__file__).parents[1] / "compat" / "checkpoints"
 _ARCHIVES = sorted(_SETS.glob("*/*.tar.gz"))
@@ -52,7 +53,7 @@ def test_an_old_checkpoint_is_read_and_continued(
     assert dead_letters(spark, tmp_path) == kept["dead"]
 
     Remembers.before.clear()
-    query = started(case, spark, tmp_path, sum(case.batches))
+    query = started(case, spark, tmp_path, len(case.batches))
     try:
         assert routing(query) == kept["routing"]
         query.processAllAvailable()
@@ -64,7 +65,7 @@ def test_an_old_checkpoint_is_read_and_continued(
     if "scale" in case.options:
         assert min(Remembers.before) > 0, "the policy's memory is gone"
 
-    expected = case.expected(_input(case))
+    expected = case.expected(batches_of(case.batches))
     assert _sorted(case.output(spark, tmp_path)) == _sorted(expected.output)
     for operator, fields in expected.state.items():
         timers = expected.timers.get(operator, {})
@@ -73,12 +74,6 @@ def test_an_old_checkpoint_is_read_and_continued(
     found = [(letter["operator"], letter["key"], letter["row"]) for letter in letters]
     assert sorted(map(repr, found)) == sorted(map(repr, expected.dead))
     assert all(letter in letters for letter in kept["dead"])
-
-
-def _input(case: Case) -> list[list[InputRow]]:
-    """The rows of all batches, old and new."""
-    ends = list(itertools.accumulate(case.batches, initial=0))
-    return [[row(i) for i in range(start, end)] for start, end in itertools.pairwise(ends)]
 
 
 def _sorted(output: dict[str, list[Any]]) -> dict[str, list[str]]:
