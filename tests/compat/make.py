@@ -30,7 +30,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from braided import failpoints
-from braided.control.table import Pin
+from braided.control.routing.table import Pin
 from compat.case import Case, started
 from compat.fixture import dead_letters, exact_state, pack, routing
 from compat.flows import CASES, totals_then
@@ -107,7 +107,7 @@ def cut_short(case: Making) -> None:
     case.run(1)
     with only_batches(1):
         query = started(case.case, case.spark, case.home, len(case.case.old))
-        query._engine.commands.cut_next(2)
+        query._opened.commands.cut_next(2)
         case.fails(query)
 
 
@@ -137,11 +137,11 @@ def steered(case: Making) -> None:
     """The controller has learnt something, and a key is pinned."""
 
     def pin(query: Any) -> None:
-        engine = query._engine
-        key = b"\x91\xa1a"  # the one of "a", as state/keys.py writes it
-        hashes = engine._hashes("Turns", key)
-        engine.commands.propose_pin("Turns", Pin(key, *hashes, (hashes[0] + 3) % 8))
-        engine.bell.ring()
+        opened = query._opened
+        key = b"\x91\xa1a"  # the one of "a", as store/slots/key_codec.py writes it
+        hashes = opened.control._hashes.of_key("Turns", key)
+        opened.commands.propose_pin("Turns", Pin(key, *hashes, (hashes[0] + 3) % 8))
+        opened.bell.ring()
 
     case.run(2, pin)
     case.run(len(case.case.old))

@@ -92,8 +92,8 @@ EVERY_STEP = [
     "manifest-writing:1",
     "manifest-linked:1",  # the fourth try of batch 0
     "publishing:1",  # of the redelivered batch 0
-    "gc:1",  # of orphans, at the start
     "task-after-changelog:4",  # the other channel has updated the cache, or is about to
+    "gc:1",  # of orphans, at the start
     "snapshot:8",
     "manifest-writing:2",
     "after-manifest:2",
@@ -224,7 +224,7 @@ def test_carried_rows_and_moving_slots_survive_deaths(stage: Stage) -> None:
 
 
 def test_an_adversary_at_the_helm_loses_and_repeats_nothing(stage: Stage) -> None:
-    batches = random_batches(15)
+    batches = random_batches(20)
     scene = stage.scene(batches, "totals", adversary=True, **OFTEN)
     # Of a process, the fifth batch is the first that the controller has changed.
     for point in ("manifest-writing:6", "manifest-linked:6"):

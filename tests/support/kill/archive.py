@@ -36,7 +36,9 @@ def _java() -> str:
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java") or "java"
     version = subprocess.run([java, "-version"], capture_output=True, check=True).stderr
-    return hashlib.sha256(version + pyspark.__file__.encode()).hexdigest()[:12]
+    jars = Path(pyspark.__file__).with_name("jars")
+    read = f"{jars} {jars.stat().st_mtime_ns}"
+    return hashlib.sha256(version + read.encode()).hexdigest()[:12]
 
 
 def _write(archive: Path, workplace: Path) -> None:

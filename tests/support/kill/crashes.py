@@ -39,6 +39,8 @@ __all__ = ["Progress", "Scene", "State"]
 
 RUN_SECONDS_MAX = 600
 GONE_SECONDS_MAX = 30
+NO_SETTINGS = "/nonexistent"
+"""Drivers log as Spark does by itself; and JVMs share no classes if a folder has a file in it."""
 _ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -144,6 +146,7 @@ class Scene:
         environment = {
             **os.environ,
             "PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT / 'tests'}",
+            "SPARK_CONF_DIR": NO_SETTINGS,
             "BRAIDED_FAILPOINT": point,
             "BRAIDED_FAILPOINT_COUNT": str(self._path("count")),
             **(more or {}),
