@@ -87,7 +87,7 @@ BELOW_SPARK = {
     "kinds.aggregate.aggregation": "hands columns and frames on to spark/catalyst.py",
     "sinks.files": "hands its frame on to spark/jvm.py",
     "sinks.staged": "hands rows to Spark's memory sink without a way through Python",
-    "steering.arriving": "asks a batch's plan for its size before it runs",
+    "steering.input_size": "asks a batch's plan for its size before it runs",
     "tasks.stage": "makes mapInArrow's function once and not once per batch",
 }
 """Modules outside of spark/ that use what PySpark does not show, and what for."""

@@ -20,7 +20,7 @@ def slot_of(table: RoutingTable, key: Pin) -> int:
     for pin in table.pins:
         if pin.key == key.key:
             return pin.slot
-    return hash_slot(key, SLOTS)
+    return hash_slot(key.hash, SLOTS)
 
 
 @given(

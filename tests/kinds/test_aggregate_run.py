@@ -13,7 +13,8 @@ import pytest
 from braided.control.routing.table import RoutingTable
 from braided.errors import OperatorError
 from braided.kinds.aggregate.program import AggregateProgram
-from braided.kinds.aggregate.run import AggregateRun, AggregateSpec
+from braided.kinds.aggregate.run import AggregateRun
+from braided.kinds.aggregate.task import AggregateSpec
 from braided.query.commit import manifest_of
 from braided.store.aggregates.merge import Part
 from braided.store.codec_names import COLUMNS

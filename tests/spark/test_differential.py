@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 import braided
 from braided.flow.graph import flow_of
 from braided.operator.definition import state_codec
-from braided.steering import policies
+from braided.steering import policy_settings as policies
 from support.restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
 from support.stream_harness import Feed, Lab, manifests_of, rows_by_batch, timers_of
 from support.stream_operators import FAMILY, SCHEMA, Oracle, Row, Tagged

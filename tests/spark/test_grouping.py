@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 import braided
 from braided.control.routing.table import RoutingTable
 from braided.errors import DefinitionError, UnsupportedError
-from braided.flow.route import GroupingKeys, Route, admission
+from braided.flow.route import GroupingKeys, Route, first_order
 from braided.tasks.stage import StageInput
 from support.stream_harness import Lab, timers_of
 
@@ -228,7 +228,7 @@ def test_a_table_of_many_slots_is_one_literal_and_leads_to_its_channels(
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     try:
         route = Route(GroupingKeys(("id",)), slots, 2)
-        order = admission(["monotonically_increasing_id()"])
+        order = first_order(["monotonically_increasing_id()"])
         rows = StageInput(spark.range(20_000).toDF("id"), table, order, False, False)
         routed = route.apply(rows)
         slot = F.expr(f"pmod(xxhash64(id), {slots})")

@@ -23,7 +23,7 @@ from braided.errors import (
     OperatorDefinitionError,
     UnsupportedError,
 )
-from braided.steering import policies
+from braided.steering import policy_settings as policies
 from support.restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
 from support.spark_processors import Brief, PerKind, Ratio, Remembering, Sessions, Totals
 from support.stream_harness import Lab, manifests_of, wait_until

@@ -20,7 +20,7 @@ from braided.spark.jvm import RENAMED_LOGS, Jvm
 from braided.spark.launch import _renamed_logs
 from braided.spark.offset_log import SparkLog
 from braided.spark.tick import Bell, with_tick
-from braided.steering.arriving import input_size
+from braided.steering.input_size import input_size
 from support.stream_harness import Lab, wait_until
 from support.stream_operators import SCHEMA, BatchTotals, Totals
 

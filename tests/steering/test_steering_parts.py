@@ -18,10 +18,10 @@ from braided.control.routing.table import Pin, RoutingTable
 from braided.options import Options
 from braided.spark.offset_log import SparkLog
 from braided.spark.tick import Bell
-from braided.steering.arriving import known_bytes
 from braided.steering.commands import Commands
 from braided.steering.event_log import EventLog
-from braided.steering.policies import policies_of
+from braided.steering.input_size import known_bytes
+from braided.steering.policy_settings import policies_of
 from braided.steering.sampling import waiting_rows
 from braided.tasks.heavy_keys import HeavyKeys
 

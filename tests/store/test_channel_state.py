@@ -308,7 +308,7 @@ def test_opening_many_cold_slots_reads_each_file_once(
 
     monkeypatch.setattr(opening, "read_run", counting)
     state = flow.open(new_host())
-    state.prepare(range(6))
+    state.open_slots(range(6))
     assert len(read) == len(set(read)) == 3
 
 

@@ -95,7 +95,7 @@ class Histories(RuleBasedStateMachine):
     @rule(writes=WRITES, host=HOSTS)
     def zombie_starts(self, writes, host: int) -> None:
         state = self.flow.open(self.cache(host))
-        state.prepare(writes)
+        state.open_slots(writes)
         for slot, changes in writes.items():
             write(state, slot, changes)
         self.zombies.append(state)

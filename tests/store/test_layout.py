@@ -11,11 +11,11 @@ from braided.store.slots.layout import (
     SUFFIX_BYTES_MAX,
     count_records,
     is_timer,
-    record_key,
+    record_suffix,
     timer_bound,
-    timer_key,
     timer_ms,
     timer_parts,
+    timer_suffix,
     unwrap,
     wrap,
 )
@@ -31,7 +31,7 @@ times = st.integers(-(2**63), 2**63 - 1)
 @unhurried
 @given(keys_of_any_length, st.binary())
 def test_a_record_is_found_with_its_full_key(key: bytes, value: bytes) -> None:
-    suffix, is_long = record_key(key)
+    suffix, is_long = record_suffix(key)
     assert len(suffix) <= SUFFIX_BYTES_MAX
     whole = b"K" + hashlib.blake2b(key, digest_size=32).digest() if is_long else b"k" + key
     assert (suffix, is_long) == (whole, len(key) >= 480)
@@ -44,7 +44,7 @@ def test_a_record_is_found_with_its_full_key(key: bytes, value: bytes) -> None:
 @unhurried
 @given(times, keys_of_any_length)
 def test_a_timer_tells_its_time_and_full_key(ms: int, key: bytes) -> None:
-    suffix, stored = timer_key(ms, key)
+    suffix, stored = timer_suffix(ms, key)
     assert len(suffix) <= SUFFIX_BYTES_MAX
     assert suffix[:1] == b"t"
     assert is_timer(suffix)
@@ -57,9 +57,9 @@ def test_a_timer_tells_its_time_and_full_key(ms: int, key: bytes) -> None:
 @given(times, keys_of_any_length, times, keys_of_any_length)
 def test_timers_are_ordered_by_time(ms: int, key: bytes, later: int, other: bytes) -> None:
     if ms < later:
-        assert timer_key(ms, key)[0] < timer_bound(later) <= timer_key(later, other)[0]
+        assert timer_suffix(ms, key)[0] < timer_bound(later) <= timer_suffix(later, other)[0]
 
 
 def test_long_keys_with_equal_starts_have_suffixes_of_their_own() -> None:
-    suffixes = {record_key(b"x" * 1000 + bytes([i]))[0] for i in range(256)}
+    suffixes = {record_suffix(b"x" * 1000 + bytes([i]))[0] for i in range(256)}
     assert len(suffixes) == 256

@@ -73,7 +73,7 @@ def test_pages_damaged_during_a_task_send_it_to_the_runs(flow: SmallFlow, tmp_pa
     cache = Cache(tmp_path / "host", MAP)
     expected = filled(flow, cache)
     state = flow.open(cache)
-    state.prepare(range(16))
+    state.open_slots(range(16))
     for path in data_files(tmp_path / "host"):
         with open(path, "r+b") as file:
             file.seek(2 * PAGE)
@@ -168,7 +168,7 @@ def test_a_worker_killed_while_reading_does_not_stop_the_others(
     child = os.fork()
     if child == 0:
         state = flow.open(cache)
-        state.prepare(range(16))
+        state.open_slots(range(16))
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     changes = flow.run(cache, {0: {b"kc": b"1"}})

@@ -57,7 +57,7 @@ class SmallFlow:
     def task(self, cache: SlotCache | None, writes: Writes, channel: int = 0) -> ChannelChanges:
         """One attempt of one channel of the next batch; nothing is committed."""
         state = self.open(cache)
-        state.prepare(writes)
+        state.open_slots(writes)
         for slot, changes in writes.items():
             write(state, slot, changes)
         return self.finish(state, channel)
@@ -110,7 +110,7 @@ class SmallFlow:
         """What the slots hold, as a task would read them."""
         state = self.open(cache)
         slots = range(self.meta.slots)
-        state.prepare(slots)
+        state.open_slots(slots)
         found = {slot: dict(state.slot(slot).scan(b"")) for slot in slots}
         state.close()
         return {slot: items for slot, items in found.items() if items}

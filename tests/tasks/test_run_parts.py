@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.channel_state import SnapshotLimits
 from braided.store.slots.key_codec import KeyCodec
-from braided.store.slots.layout import timer_key
+from braided.store.slots.layout import timer_suffix
 from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.emitter import Emitter, WaitingRows
@@ -79,7 +79,7 @@ def test_timers_are_due_in_slots_that_were_touched_and_in_those_the_driver_names
     channel = _channel(tmp_path, due={"o": {0: [3], 1: [7]}})
     for slot in (1, 3, 7):
         for ms in (21, 20, 9):
-            channel.state.slot(slot).put(*timer_key(ms, b"key"))
+            channel.state.slot(slot).put(*timer_suffix(ms, b"key"))
     channel.enter(1)
     now_ms = clock_ms("EventTime", channel.batch)
     timers = due_timers(channel, now_ms)

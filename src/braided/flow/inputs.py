@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from braided.flow.graph import Input
-from braided.flow.route import admission, sequence
+from braided.flow.route import first_order, sequence
 
 __all__ = ["Inputs"]
 
@@ -27,7 +27,7 @@ class Inputs:
         sequences = [sequence(root.source.schema, order_by) for root in roots]
         longest = max(map(len, sequences))
         self._admitted = [
-            admission([*sql, *["bigint(0)"] * (longest - len(sql))]) for sql in sequences
+            first_order([*sql, *["bigint(0)"] * (longest - len(sql))]) for sql in sequences
         ]
         self.order = 1 + longest
         """Order columns of every input: age, then sequence."""

@@ -37,8 +37,8 @@ from braided.tasks.stage import StageInput
 __all__ = [
     "GroupingKeys",
     "Route",
-    "admission",
     "can_be_pinned",
+    "first_order",
     "late_filter",
     "pin_hashes",
     "place_sql",
@@ -135,7 +135,7 @@ def _bigint(number: int) -> str:
     return f"bigint('{number}')"
 
 
-def admission(sequence_sql: Sequence[str]) -> list[str]:
+def first_order(sequence_sql: Sequence[str]) -> list[str]:
     """SQL for the order columns of rows that are new: their age is 0, of carried ones it is below.
 
     The age is not the batch's number, because a number that differs from batch to batch would be

@@ -13,9 +13,9 @@ from braided.control.routing.table import RoutingTable
 from braided.query.version import Version
 from braided.spark.offset_log import BatchTimes, SparkLog
 from braided.spark.tick import Bell
-from braided.steering.arriving import input_size
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
+from braided.steering.input_size import input_size
 from braided.tasks.failure import is_interrupt
 
 __all__ = ["Admission", "Admitted"]

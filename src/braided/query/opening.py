@@ -36,7 +36,7 @@ from braided.spark.tick import Bell
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
 from braided.steering.event_log import EventLog
-from braided.steering.policies import policies_of
+from braided.steering.policy_settings import policies_of
 from braided.steering.reserve import Reserve
 from braided.steering.sampling import COLD_BATCHES, Sampler
 from braided.store.durable.files import Files, checkpoint_files

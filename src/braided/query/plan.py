@@ -90,16 +90,16 @@ class FlowPlan:
             else:
                 made = node.step if isinstance(node, Mapped | Input) else None
                 self.order[node] = before[0] if made is None else made.order(before[0])
-        self.settled = _settled(flow)
+        self.computed_once = _computed_once(flow)
 
 
-def _settled(flow: Flow) -> frozenset[Node]:
+def _computed_once(flow: Flow) -> frozenset[Node]:
     """What is computed by a job of its own and kept for its readers."""
-    settled = {node for node, readers in flow.readers.items() if readers > 1}
+    nodes = {node for node, readers in flow.readers.items() if readers > 1}
     for node in flow.nodes:
         if len(flow.parents(node)) > 1:
-            settled.update(p for p in flow.parents(node) if not isinstance(p, Input))
-    return frozenset(settled)
+            nodes.update(p for p in flow.parents(node) if not isinstance(p, Input))
+    return frozenset(nodes)
 
 
 class BatchFrames:
@@ -127,7 +127,7 @@ class BatchFrames:
         self._frames: dict[Node, _Rows] = {}
         df.sparkSession.sparkContext.setLocalProperty(BATCH_PROPERTY, spec.encode())
         if len(plan.flow.roots) > 1:
-            df = self._settle(df)
+            df = self._compute_once(df)
         self._roots = plan.inputs.parted(df)
 
     def close(self) -> None:
@@ -169,12 +169,12 @@ class BatchFrames:
     def _rows(self, node: Node) -> _Rows:
         if node not in self._frames:
             made = self._make(node)
-            if node in self._plan.settled:
-                made = _Rows(self._settle(made.with_order()), made.order)
+            if node in self._plan.computed_once:
+                made = _Rows(self._compute_once(made.with_order()), made.order)
             self._frames[node] = made
         return self._frames[node]
 
-    def _settle(self, df: DataFrame) -> DataFrame:
+    def _compute_once(self, df: DataFrame) -> DataFrame:
         self._kept.append(df.persist())
         self._run(df)
         return df

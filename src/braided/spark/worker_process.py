@@ -18,14 +18,14 @@ import os
 import socket
 import stat
 
-__all__ = ["acknowledge_at_once", "settle"]
+__all__ = ["acknowledge_at_once", "freeze_heap"]
 
 _COLLECT_AFTER = 10_000
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 
 
 @functools.cache
-def settle() -> None:
+def freeze_heap() -> None:
     """Once per process, when everything is imported: leave what is there out of collections."""
     gc.collect()
     gc.freeze()

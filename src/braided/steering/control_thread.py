@@ -27,13 +27,14 @@ from braided.control.outlook import Outlook
 from braided.control.policy import Wish
 from braided.control.routing.balance import channel_loads
 from braided.control.routing.executors import Layout
+from braided.control.routing.pins import hash_slot
 from braided.control.routing.table import Pin, RoutingTable
 from braided.flow.key_hashes import KeyHashes
 from braided.spark.query_handle import QueryHandle
-from braided.steering.arriving import Amount
 from braided.steering.commands import Commands
 from braided.steering.event_log import EventLog
-from braided.steering.policies import Policies
+from braided.steering.input_size import Amount
+from braided.steering.policy_settings import Policies
 from braided.steering.reserve import Reserve
 from braided.steering.sampling import Sampler, waiting_rows
 from braided.store.history.manifest import View
@@ -241,7 +242,7 @@ class ControlThread:
             hashes, place = self._hashes.of_key(operator.name, key), places[key]
             if hashes is None:
                 return None
-            slot = hashes[0] % operator.load.size
+            slot = hash_slot(hashes[0], operator.load.size)
             # What the JVM made of the key's rows: nothing is pinned that is not surely the same.
             if slot == place >> PLACE_SHIFT and is_place_of(place, hashes[0]):
                 return Pin(key, *hashes, free_slot(operator, slot))

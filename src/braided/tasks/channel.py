@@ -31,7 +31,7 @@ __all__ = ["Channel", "ChannelSlots"]
 class ChannelSlots(Protocol):
     """The slots of a channel as its task reads and changes them."""
 
-    def prepare(self, slots: Iterable[int]) -> None: ...
+    def open_slots(self, slots: Iterable[int]) -> None: ...
 
     def slot(self, number: int) -> SlotState: ...
 
@@ -81,7 +81,7 @@ class Channel:
         """Those that the task has touched, and those the driver says have something due."""
         due = self.batch.due.get(self.name, {}).get(self.number, ())
         slots = sorted({*self.meter.rows, *due})
-        self.state.prepare(slots)
+        self.state.open_slots(slots)
         return slots
 
     def report(

@@ -60,7 +60,7 @@ def read_records(
     """The records of slots, as they are stored."""
     contents: Contents = {slot: {} for slot in slots}
     state = ChannelState(files, None, operator, version, SnapshotLimits())
-    state.prepare(contents)
+    state.open_slots(contents)
     for slot, records in contents.items():
         records.update(state.slot(slot).records())
     state.close()

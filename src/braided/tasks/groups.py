@@ -87,7 +87,7 @@ class GroupSource:
         for chunk in channel.chunks_with_rows(self._cut.through()):
             grouped = group_chunk(chunk, self._codec, self._key_positions)
             rows_by_slot = _rows_by_slot(grouped)
-            channel.state.prepare({slot for slot, _ in rows_by_slot})
+            channel.state.open_slots({slot for slot, _ in rows_by_slot})
             channel.meter.count(rows_by_slot)
             self._heavy.add(grouped.keys, grouped.places, grouped.starts, chunk.num_rows)
             yield grouped

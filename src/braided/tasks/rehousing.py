@@ -21,7 +21,7 @@ def rehouse_keys(channel: Channel) -> list[RehousedKey]:
     rehoused = []
     for move in channel.batch.rehoused.get(channel.name, {}).get(channel.number, ()):
         slots = (move.donor, move.taker)
-        channel.state.prepare(slots)
+        channel.state.open_slots(slots)
         donor, taker = map(channel.state.slot, slots)
         rehoused.append(RehousedKey(move.key, move_key(move.key, donor, taker)))
         # A timer that is due fires here, although the driver knows it in the other slot.

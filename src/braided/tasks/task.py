@@ -12,7 +12,7 @@ from pyspark.accumulators import Accumulator
 
 from braided import failpoints
 from braided.errors import BraidedError
-from braided.spark.worker_process import settle
+from braided.spark.worker_process import freeze_heap
 from braided.tasks.channel import Channel
 from braided.tasks.failure import to_text
 from braided.tasks.reports import ChannelReport, ReportBox
@@ -51,7 +51,7 @@ class ChannelTask:
         """The channel's output, and at the end its report."""
         context = TaskContext.get()
         assert context is not None
-        settle()
+        freeze_heap()
         batch = BatchSpec.decode(context.getLocalProperty(BATCH_PROPERTY) or "")
         failpoints.arm(batch.failpoint)
         try:

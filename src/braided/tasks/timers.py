@@ -43,9 +43,9 @@ def due_timers(channel: Channel, now_ms: int) -> list[DueTimer]:
     A list, so that a timer that is set while these fire waits for the next batch: this one ends.
     """
     return [
-        (*timer_parts(place, value), number)
+        (*timer_parts(suffix, value), number)
         for number in channel.touched_slots()
-        for place, value in channel.state.slot(number).scan(TIMER, timer_bound(now_ms + 1))
+        for suffix, value in channel.state.slot(number).scan(TIMER, timer_bound(now_ms + 1))
     ]
 
 

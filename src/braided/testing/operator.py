@@ -39,7 +39,7 @@ from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta, View
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.channel_state import ChannelState, SnapshotLimits
-from braided.store.slots.layout import record_key, unwrap
+from braided.store.slots.layout import record_suffix, unwrap
 from braided.tasks.outcome import Outcome
 from braided.tasks.output import OutputEncoder
 from braided.tasks.spec import BatchSpec, TaskSpec
@@ -257,7 +257,7 @@ class OperatorHarness:
         program = self._ready()
         columns = OutputEncoder(program.key, self._name).encode([key]).columns
         [encoded] = program.keys.encode_batch(columns)
-        suffix, _ = record_key(encoded)
+        suffix, _ = record_suffix(encoded)
         stored = self._state().slot(slot_of(encoded, SLOTS)).get(suffix)
         return None if stored is None else unwrap(suffix, stored)[1]
 

@@ -210,7 +210,7 @@ class Scene:
         view = ManifestLog(files).view_at(batch)
         cache: SlotCache | None = Cache(self.cache_of(view.flow)) if cached else None
         slots = ChannelState(files, cache, name, view.operators[name], SnapshotLimits())
-        slots.prepare(range(view.operators[name].meta.slots))
+        slots.open_slots(range(view.operators[name].meta.slots))
         keys = KeyCodec(pa.schema([("key", pa.string())]))
         operator = OPERATORS[self._operator][0]
         load, lent = state_codec(operator).load, operator()

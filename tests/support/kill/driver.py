@@ -23,7 +23,7 @@ from braided import failpoints
 from braided.api.writer import StreamWriter
 from braided.control.routing.table import RoutingTable
 from braided.query.progress import ProgressLog
-from braided.steering import policies
+from braided.steering import policy_settings as policies
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
 from support.kill import branches

@@ -23,14 +23,16 @@ class KeyMove:
     taker: int
 
 
-def hash_slot(pin: Pin, slots: int) -> int:
-    """Where a key is that nobody pinned."""
-    return pin.hash % slots
+def hash_slot(hash: int, slots: int) -> int:
+    """Where a key of that hash is, if nobody pinned it: what `flow/route.py` says in SQL. State
+    lies in slots by this rule, so it is a format.
+    """
+    return hash % slots
 
 
 def pin_key(table: RoutingTable, pin: Pin, epoch: int) -> RoutingTable:
     """The table with one more key pinned; the same one if it is already, or would not move."""
-    donor = hash_slot(pin, table.slots.size)
+    donor = hash_slot(pin.hash, table.slots.size)
     if donor == pin.slot or any(other.key == pin.key for other in table.pins):
         return table
     return _together(table, (*table.pins, pin), donor, pin.slot, epoch)
@@ -42,7 +44,7 @@ def unpin_key(table: RoutingTable, key: bytes, epoch: int) -> RoutingTable:
     if pin is None:
         return table
     others = tuple(other for other in table.pins if other is not pin)
-    return _together(table, others, pin.slot, hash_slot(pin, table.slots.size), epoch)
+    return _together(table, others, pin.slot, hash_slot(pin.hash, table.slots.size), epoch)
 
 
 def moved_keys(before: RoutingTable, after: RoutingTable) -> list[KeyMove]:
@@ -52,10 +54,12 @@ def moved_keys(before: RoutingTable, after: RoutingTable) -> list[KeyMove]:
     key_moves = []
     for pin in after.pins:
         old = pins_before.pop(pin.key, None)
-        donor = hash_slot(pin, slots) if old is None else old.slot
+        donor = hash_slot(pin.hash, slots) if old is None else old.slot
         if donor != pin.slot:
             key_moves.append(KeyMove(pin.key, donor, pin.slot))
-    key_moves += [KeyMove(pin.key, pin.slot, hash_slot(pin, slots)) for pin in pins_before.values()]
+    key_moves += [
+        KeyMove(pin.key, pin.slot, hash_slot(pin.hash, slots)) for pin in pins_before.values()
+    ]
     for moved in key_moves:
         if after.slots[moved.donor] != after.slots[moved.taker]:
             raise ValueError(

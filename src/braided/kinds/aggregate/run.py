@@ -11,7 +11,6 @@ through the records of the times that have passed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,8 @@ from braided.store.slots.layout import (
     RECORD,
     RECORD_LONG,
     SUFFIX_BYTES_MAX,
-    record_key,
-    timer_key,
+    record_suffix,
+    timer_suffix,
     unwrap,
     wrap,
 )
@@ -36,19 +35,12 @@ from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.emitter import Emitter
 from braided.tasks.order import key_bits
 from braided.tasks.reports import ChannelReport
-from braided.tasks.spec import BatchSpec, ChannelSpec
-from braided.tasks.task import ChannelTask
 from braided.tasks.timers import clock_ms, due_timers
 
-__all__ = ["AggregateSpec", "AggregateTask"]
+__all__ = ["AggregateRun"]
 
 RECORDS_MAX = 32_768
 """Records that are given out in one chunk."""
-
-
-@dataclass(frozen=True)
-class AggregateSpec(ChannelSpec):
-    program: AggregateProgram
 
 
 class AggregateRun:
@@ -127,7 +119,7 @@ class AggregateRun:
         starts = np.flatnonzero(np.diff(slots, prepend=-1))
         bounds = [*starts.tolist(), len(slots)]
         numbers = slots[starts].tolist()
-        self.channel.state.prepare(numbers)
+        self.channel.state.open_slots(numbers)
         olds: list[bytes | None] = []
         for i, number in enumerate(numbers):
             olds += self.channel.state.slot(number).get_many(suffixes[bounds[i] : bounds[i + 1]])
@@ -182,11 +174,11 @@ class AggregateRun:
         ends, valid = _times_us(times)
         for end in np.unique(ends[valid]).tolist():
             row = int(np.flatnonzero(valid & (ends == end))[0])
-            slot.put(*timer_key(-(-end // 1000), self._stem(times[row : row + 1])))
+            slot.put(*timer_suffix(-(-end // 1000), self._stem(times[row : row + 1])))
         for i in long_keys:
             if valid[i]:
                 # It lies under a digest, not among the others of its time.
-                slot.put(*timer_key(-(-int(ends[i]) // 1000), keys[i]))
+                slot.put(*timer_suffix(-(-int(ends[i]) // 1000), keys[i]))
 
     def _stem(self, time: pa.Array) -> bytes:
         """What the keys of one time start with."""
@@ -198,8 +190,8 @@ class AggregateRun:
         now_ms = clock_ms("EventTime", self.channel.batch)
         for ms, key, number in due_timers(self.channel, now_ms):
             slot = self.channel.state.slot(number)
-            slot.delete(timer_key(ms, key)[0])
-            suffix, is_long = record_key(key)
+            slot.delete(timer_suffix(ms, key)[0])
+            suffix, is_long = record_suffix(key)
             if is_long:
                 value = slot.get(suffix)
                 records = [] if value is None else [(suffix, value)]
@@ -214,7 +206,7 @@ class AggregateRun:
 
     def _later_records(self) -> Iterator[tuple[bytes, bytes]]:
         for number, keys in self._later.items():
-            for suffix, _ in map(record_key, keys):
+            for suffix, _ in map(record_suffix, keys):
                 value = self.channel.state.slot(number).get(suffix)
                 assert value is not None
                 yield unwrap(suffix, value)
@@ -263,19 +255,11 @@ class AggregateRun:
         return self._emitter.emit_ordered(chunk, order)
 
 
-class AggregateTask(ChannelTask):
-    """One channel of an aggregation."""
-
-    def begin(self, batch: BatchSpec, number: int) -> AggregateRun:
-        program = self.spec.program
-        return AggregateRun(Channel.open(self.spec, program.name, batch, number), program)
-
-
 def _suffixes(keys: list[bytes]) -> tuple[list[bytes], list[int]]:
     """Where the records of keys lie, and which of them lie under a digest."""
     if max(map(len, keys), default=0) < SUFFIX_BYTES_MAX:
         return [RECORD + key for key in keys], []
-    pairs = [record_key(key) for key in keys]
+    pairs = [record_suffix(key) for key in keys]
     return [suffix for suffix, _ in pairs], [i for i, (_, is_long) in enumerate(pairs) if is_long]
 
 

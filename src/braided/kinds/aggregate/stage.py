@@ -22,7 +22,7 @@ from braided.flow.route import GroupingKeys, Route
 from braided.kinds.aggregate.aggregation import Aggregation
 from braided.kinds.aggregate.functions import ORDER
 from braided.kinds.aggregate.program import AggregateProgram
-from braided.kinds.aggregate.run import AggregateSpec, AggregateTask
+from braided.kinds.aggregate.task import AggregateSpec, AggregateTask
 from braided.tasks.columns import PLACE, order_columns
 from braided.tasks.stage import KeyedStage, StageInput, StageSetting
 

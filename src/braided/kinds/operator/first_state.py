@@ -31,7 +31,7 @@ from braided.spark.sql_text import quoted
 from braided.store.history.manifest import OperatorMeta
 from braided.store.records.stored_fields import is_nullable, shape_of
 from braided.store.slots.key_codec import KeyCodec
-from braided.store.slots.layout import record_key, timer_key, wrap
+from braided.store.slots.layout import record_suffix, timer_suffix, wrap
 from braided.tasks.failure import from_worker, to_text
 from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_slots
 from braided.tasks.rows import RowFactory
@@ -143,7 +143,7 @@ class _FieldsWriter:
             for chunk in chunks:
                 for slot, key, record, timers in make.records(chunk):
                     content = slots.setdefault(slot, {})
-                    suffix, is_long = record_key(key)
+                    suffix, is_long = record_suffix(key)
                     if suffix in content:
                         raise StateValueError(
                             f"initialState of operator {self.name!r} has two rows of key "
@@ -151,7 +151,7 @@ class _FieldsWriter:
                         )
                     content[suffix] = wrap(key, record) if is_long else record
                     for ms in timers:
-                        content.update([timer_key(ms, key)])
+                        content.update([timer_suffix(ms, key)])
             if slots:
                 path = f"state/{self.name}/{self.batch}-initial-{uuid.uuid4().hex[:12]}"
                 yield write_slots(self.root, path, slots)

@@ -6,7 +6,7 @@ from typing import Any
 
 from braided.errors import StateValueError
 from braided.kinds.operator.runtime import OperatorRuntime
-from braided.store.slots.layout import record_key, timer_key, unwrap, wrap
+from braided.store.slots.layout import record_suffix, timer_suffix, unwrap, wrap
 from braided.store.slots.slot import SlotState
 from braided.tasks.channel import Channel
 from braided.tasks.user_code import UserCode
@@ -31,7 +31,7 @@ class KeyRunner:
         self.slot_number = -1
         self.keys_touched = 0
         self._channel = channel
-        self._place = b""
+        self._suffix = b""
         self._is_long = False
 
     def open(self, slot: int, key: bytes, key_row: Any) -> None:
@@ -39,10 +39,10 @@ class KeyRunner:
         if slot != self.slot_number:
             self.enter(slot)
         self.key = key
-        self._place, self._is_long = record_key(key)
-        raw = self.slot.get(self._place)
+        self._suffix, self._is_long = record_suffix(key)
+        raw = self.slot.get(self._suffix)
         if raw is not None and self._is_long:
-            raw = unwrap(self._place, raw)[1]
+            raw = unwrap(self._suffix, raw)[1]
         self.runtime.open(key_row, raw)
         self.keys_touched += 1
 
@@ -53,9 +53,9 @@ class KeyRunner:
         slot, key = self.slot, self.key
         record = self.record()
         if record is None:
-            slot.delete(self._place)
+            slot.delete(self._suffix)
         else:
-            slot.put(self._place, wrap(key, record) if self._is_long else record)
+            slot.put(self._suffix, wrap(key, record) if self._is_long else record)
         self.put_timers(slot, key)
         self.key = None
 
@@ -71,9 +71,9 @@ class KeyRunner:
     def put_timers(self, slot: SlotState, key: bytes) -> None:
         """Writes the timers of the key whose record was taken last."""
         for ms in self.runtime.removed:
-            slot.delete(timer_key(ms, key)[0])
+            slot.delete(timer_suffix(ms, key)[0])
         for ms in self.runtime.added:
-            slot.put(*timer_key(ms, key))
+            slot.put(*timer_suffix(ms, key))
 
     def enter(self, slot: int) -> SlotState:
         """Goes to a slot, in which the next keys are."""

@@ -66,7 +66,7 @@ class ProcessorContents:
         key = OpenKey(batch_time_ms)
         variables = _open_variables(key, self._history)
         state = ChannelState(files, None, self._operator, version, SnapshotLimits())
-        state.prepare(contents)
+        state.open_slots(contents)
         try:
             for number, keys in contents.items():
                 slot = state.slot(number)

@@ -26,6 +26,7 @@ from pyspark.sql.types import DataType, StructType
 
 from braided.errors import CheckpointMismatchError, StateNotFoundError, UnsupportedError
 from braided.flow.key_schema import key_schema
+from braided.flow.route import slot_sql
 from braided.kinds.processor.state_values import key_codec, value_codec
 from braided.store.durable.files import Files
 from braided.store.history.manifest import OperatorMeta
@@ -200,7 +201,7 @@ def _placed(frame: DataFrame, slots: int) -> list[str]:
     names = [f"key.`{field.name}`" for field in _struct(frame.schema["key"].dataType).fields]
     return [
         "key",
-        f"int(pmod(xxhash64({', '.join(names)}), {slots})) AS slot",
+        f"int({slot_sql(names, slots)}) AS slot",
         "monotonically_increasing_id() AS sequence",
     ]
 

@@ -98,12 +98,12 @@ class _MemorySlots:
     def __init__(self) -> None:
         self._slots: dict[int, SlotState] = {}
 
-    def prepare(self, slots: Iterable[int]) -> None:
+    def open_slots(self, slots: Iterable[int]) -> None:
         for number in slots:
             self._slots.setdefault(number, empty_slot())
 
     def slot(self, number: int) -> SlotState:
-        self.prepare([number])
+        self.open_slots([number])
         return self._slots[number]
 
 

@@ -92,11 +92,11 @@ class ChannelState:
         """A slot, opened on first use."""
         state = self._slots.get(number)
         if state is None:
-            self.prepare((number,))
+            self.open_slots((number,))
             state = self._slots[number]
         return state
 
-    def prepare(self, slots: Iterable[int]) -> None:
+    def open_slots(self, slots: Iterable[int]) -> None:
         """Opens many slots at once, which reads each file once and not once per slot."""
         missing = [number for number in slots if number not in self._slots]
         if not missing:

@@ -33,12 +33,12 @@ __all__ = [
     "count_records",
     "digest",
     "is_timer",
-    "record_key",
+    "record_suffix",
     "time_bound",
     "timer_bound",
-    "timer_key",
     "timer_ms",
     "timer_parts",
+    "timer_suffix",
     "unwrap",
     "wrap",
 ]
@@ -85,7 +85,7 @@ def count_records(suffixes: Iterable[bytes]) -> int:
     return sum([suffix[0] in kinds for suffix in suffixes])
 
 
-def record_key(key: bytes) -> tuple[bytes, bool]:
+def record_suffix(key: bytes) -> tuple[bytes, bool]:
     """The suffix of a key's state record, and whether its value must be wrapped."""
     if len(key) < SUFFIX_BYTES_MAX:
         return RECORD + key, False
@@ -113,7 +113,7 @@ def is_timer(suffix: bytes) -> bool:
     return suffix[:1] == TIMER
 
 
-def timer_key(ms: int, key: bytes) -> tuple[bytes, bytes]:
+def timer_suffix(ms: int, key: bytes) -> tuple[bytes, bytes]:
     """The suffix and the value of a timer.
 
     All timers are of one kind, long keys too, so that the first suffix of that kind is the next

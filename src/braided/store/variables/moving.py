@@ -8,7 +8,7 @@ from braided.store.slots.layout import (
     EXPIRY,
     TIMER,
     VALUE,
-    record_key,
+    record_suffix,
     timer_parts,
 )
 from braided.store.slots.slot import SlotState
@@ -22,7 +22,7 @@ def move_key(key: bytes, donor: SlotState, taker: SlotState) -> list[bytes]:
 
     Gives back the suffixes under which the pieces of its variables lie in `taker` now.
     """
-    suffix, _ = record_key(key)
+    suffix, _ = record_suffix(key)
     record = donor.get(suffix)
     part = key_part(key)
     pieces = [item for kind in (VALUE, CHUNK, ENTRY) for item in donor.scan(kind + part)]

@@ -19,7 +19,15 @@ from typing import Any, NoReturn
 import msgspec
 
 from braided.errors import StateValueError
-from braided.store.slots.layout import CHUNK, ENTRY, VALUE, record_key, timer_key, unwrap, wrap
+from braided.store.slots.layout import (
+    CHUNK,
+    ENTRY,
+    VALUE,
+    record_suffix,
+    timer_suffix,
+    unwrap,
+    wrap,
+)
 from braided.store.slots.slot import SlotState
 from braided.store.variables.layout import key_part, variable_suffix
 
@@ -99,7 +107,7 @@ class OpenKey:
         """Reads what the slot has of a key, which is at hand from now on."""
         self.slot = slot
         self.key = key
-        self._suffix, self._is_long = suffix, is_long = record_key(key)
+        self._suffix, self._is_long = suffix, is_long = record_suffix(key)
         raw = slot.get(suffix)
         if raw is None:
             self._before, self.cells = [], {}
@@ -146,10 +154,10 @@ class OpenKey:
             slot.put(self._suffix, wrap(self.key, record) if self._is_long else record)
         if timers or before:
             for ms in timers.difference(before):
-                slot.put(*timer_key(ms, self.key))
+                slot.put(*timer_suffix(ms, self.key))
             for ms in before:
                 if ms not in timers:
-                    slot.delete(timer_key(ms, self.key)[0])
+                    slot.delete(timer_suffix(ms, self.key)[0])
 
     def touch(self, prefix: bytes, suffix: bytes) -> None:
         """Says that a suffix, which starts with a prefix of this key's, was written."""
