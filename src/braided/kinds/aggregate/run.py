@@ -52,7 +52,7 @@ class AggregateSpec(ChannelSpec):
 
 
 class AggregateRun:
-    """The task of an aggregation."""
+    """One channel of an aggregation in one batch."""
 
     def __init__(self, channel: Channel, program: AggregateProgram) -> None:
         self.channel = channel
