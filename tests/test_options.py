@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -180,6 +181,10 @@ def test_describe_has_a_row_for_every_option_and_every_field_has_an_option() -> 
     assert len(rows) == len(Options.names()) == len(settings)
     assert all(row.count("|") == 5 for row in rows)
     assert any("`braided.snapshot.minBytes`" in row and "| 1m |" in row for row in rows)
+
+
+def test_the_readme_lists_all_options() -> None:
+    assert Options.describe() in (Path(__file__).parents[1] / "README.md").read_text()
 
 
 def test_a_policy_is_a_name_or_an_object() -> None:

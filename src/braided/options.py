@@ -292,19 +292,19 @@ _TABLE = (
         "snapshot.minBytes",
         "snapshot_min_bytes",
         _SIZE,
-        "a slot with less changelog than this is not worth a snapshot",
+        "a slot with less changelog than this, in no more than 256 runs, is not worth a snapshot",
     ),
     _Option(
         "snapshot.factor",
         "snapshot_factor",
         _FACTOR,
-        "a slot gets a new snapshot when its changelog is this many times its size",
+        "a slot gets a new snapshot when its changelog is more than this many times its size",
     ),
     _Option(
         "snapshot.perTask",
         "snapshot_per_task",
         _whole(1),
-        "how many snapshots a task writes at most in one batch",
+        "how many of its slots a task snapshots at most in one batch",
     ),
     _Option(
         "retainedManifests",
@@ -316,7 +316,7 @@ _TABLE = (
         "fullManifestEvery",
         "full_manifest_every",
         _whole(1),
-        "every so many batches a manifest is complete and not a difference",
+        "every so many batches a manifest is full and not a delta",
     ),
     _Option(
         "orderPreserving",

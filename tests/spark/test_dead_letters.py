@@ -75,7 +75,7 @@ def test_diverted_rows_are_there_once_and_the_rest_as_if_they_had_not_come(lab: 
     batches = [[(draw.choice(KEYS), draw.randrange(1, 60)) for _ in range(30)] for _ in range(5)]
     batches[1].append(("a", 50))
     feed = lab.feed(SCHEMA)
-    # ManifestLog go as soon as they may: dead letters must not depend on them.
+    # Manifests go as soon as they may: dead letters must not depend on them.
     options = {"onError": "divert", "retainedManifests": 2, "fullManifestEvery": 2, "slots": 8}
     with lab.running(flow(feed), channels=2, **options) as query:
         with pytest.raises(OptionError, match="fail or divert"):

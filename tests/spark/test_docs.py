@@ -14,7 +14,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from braided.api.query import ElasticQuery
-from braided.options import Options
 
 ROOT = Path(__file__).parents[2]
 RUN = ("README.md", "docs/aggregates.md", "docs/flows.md", "docs/managed.md", "docs/operators.md")
@@ -121,7 +120,3 @@ def test_the_examples_of_a_page_run_one_after_the_other(
 
 def test_the_first_program_of_the_readme_is_the_example_file() -> None:
     assert blocks("README.md")[0] == (ROOT / "examples/threshold.py").read_text()
-
-
-def test_the_readme_lists_all_options() -> None:
-    assert Options.describe() in (ROOT / "README.md").read_text()

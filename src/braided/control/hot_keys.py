@@ -5,8 +5,9 @@ no assignment of slots goes below: `balance_bound`. What can be helped is the co
 key that is heavy against a channel's fair load and shares its slot with others is *pinned*: it
 gets its own slot, and the others move without it. When it has cooled down it is unpinned.
 
-The estimates come from frequent-items sketches in the tasks; a key is pinned by the lower bound of
-its estimate and unpinned by the upper one, so a sketch that is unsure changes nothing.
+A key is pinned by the lower bound of its load and unpinned by the upper one, so an
+estimate that is unsure changes nothing. Tasks count the rows of their heaviest keys exactly
+(`tasks/heavy_keys.py`), so in a running query both bounds are the load itself.
 """
 
 from __future__ import annotations

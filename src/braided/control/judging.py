@@ -1,4 +1,4 @@
-"""Judging decisions: each says what it expects, and a few batches later it is asked.
+"""Judging decisions: each says what it expects, and the first batch with its table tells.
 
 What a decision expects is one number. Where more channels were taken because input waited, it is
 throughput; where a table was changed to even out the work, it is the share of the work that the

@@ -99,8 +99,13 @@ class ScalePolicy(Protocol):
 class BalancePolicy(Protocol):
     """Which slot on which channel.
 
-    A table has to pay: the controller drops one that does not save time. A policy that has other
-    reasons to move slots says so with an attribute `weighed = False`; then it is followed.
+    A table has to pay: the controller drops one that does not save time. A policy may have
+    attributes that say more of it:
+
+    - `weighed = False`: it has other reasons to move slots, and is followed without being weighed;
+    - `keeps_ranges = True`: slots stay on the channels of their executor, as `operator.layout` has
+      them; without it `braided.executors` above 1 is refused;
+    - `synchronises = True`: its changes would stop everybody, which the simulator charges for.
     """
 
     def balance(self, operator: OperatorView, channels: int) -> RoutingTable:

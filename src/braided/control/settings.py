@@ -1,4 +1,8 @@
-"""What a controller runs with. The defaults are what a query has that sets no option."""
+"""What a controller runs with.
+
+The defaults are those of the simulator and of tests: channels follow the load. A query's are made
+of its options, and leave its channels alone unless one asks (`steering/policy_settings.py`).
+"""
 
 from __future__ import annotations
 

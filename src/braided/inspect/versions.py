@@ -1,7 +1,7 @@
 """The versions of a checkpoint that can be read: the batches whose manifests are kept.
 
 Nothing is locked, so a query may run meanwhile. It may also remove, in the middle of a read, a
-version that it no longer has to keep. ManifestLog go before the files that only they need: a file
+version that it no longer has to keep. Manifests go before the files that only they need: a file
 that is missing while its version's manifest is there is damage, otherwise the version is gone, and
 the reader is told so.
 """

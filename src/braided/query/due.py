@@ -63,9 +63,9 @@ def next_alarm(
         known = view.operators.get(step.name)
         waits = known is not None and bool(known.due) and step.fires
         if had_input and step.minds_watermark and (waits or empty_batches):
-            # Rows may have moved the watermark, also such as never came here, and only the next
-            # batch knows. As in Spark it comes also if no timer waits for it: from then on rows
-            # behind the watermark are late, whenever they arrive.
+            # Rows may have moved the watermark, even rows that never reached this step, and only
+            # the next batch will tell. As in Spark, that batch comes even if no timer waits for
+            # it: from then on rows behind the watermark are late, whenever they arrive.
             now = True
         if known is None or not waits:
             continue

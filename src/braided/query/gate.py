@@ -8,9 +8,8 @@ from contextlib import contextmanager
 
 __all__ = ["Gate", "Stopped"]
 
-# Spark takes a Python error for an interrupt by these words. It must be short: matching it
-# against a
-# long traceback overflows the JVM's stack.
+# Spark takes a Python error for an interrupt by these words. The error must be short: to look for
+# them in a long traceback overflows the JVM's stack.
 _WORDS = (
     "py4j.protocol.Py4JJavaError: An error occurred while calling foreachBatch: "
     "java.lang.InterruptedException"
@@ -55,7 +54,7 @@ class Gate:
                 self._state.notify_all()
 
     def inside(self) -> bool:
-        """Whether who asks is the running batch itself, as the user's foreachBatch function is."""
+        """Whether the caller is the running batch itself, as a user's foreachBatch function is."""
         with self._state:
             return self._thread == threading.get_ident()
 

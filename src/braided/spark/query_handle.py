@@ -1,4 +1,4 @@
-"""Spark's own streaming query, as those see it who were made before it was started.
+"""Spark's own streaming query, for objects that are made before it is started.
 
 The function that Spark calls for every batch exists before the query does, and has to know later
 whether the query still runs and what its progress says.

@@ -2,7 +2,9 @@
 
 All are `bigint`, except for the grouping columns:
 
-    __braided_o0, o1, ...   the order of rows: age, sequence, then one per operator passed
+    __braided_o0, o1, ...   the order of rows: age, sequence (one or two), then one for each place
+                            on the way that would lose it: an operator, a union, two inputs, a
+                            step that makes several rows of one
     __braided_place         slot and key hash in one number, so that one comparison sorts both
     __braided_k0, ...       grouping columns that are expressions
 """

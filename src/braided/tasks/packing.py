@@ -1,4 +1,4 @@
-"""A program, what a task runs, on its way to the workers: packed once, unpacked once a process.
+"""A program with a user's code on its way to the workers: packed once, unpacked once a process.
 
 Spark ships a broadcast variable with a function when it meets it while it pickles the function.
 Ours are inside bytes that were pickled before, so they travel a second time beside the bytes.

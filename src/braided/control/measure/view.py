@@ -28,7 +28,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class HeavyKey:
-    """A key that a frequent-items sketch saw: its rows per batch, and how wrong that may be."""
+    """A key with many of a channel's rows: how many in a batch, and between which bounds.
+
+    Whoever counts, as tasks do, has the count for both bounds.
+    """
 
     key: bytes
     slot: int

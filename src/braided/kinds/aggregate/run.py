@@ -44,7 +44,7 @@ RECORDS_MAX = 32_768
 
 
 class AggregateRun:
-    """The task of an aggregation."""
+    """One channel of an aggregation in one batch."""
 
     def __init__(self, channel: Channel, program: AggregateProgram) -> None:
         self.channel = channel

@@ -33,7 +33,7 @@ __all__ = ["OperatorRun"]
 
 
 class OperatorRun:
-    """The task of an operator: the rows in order, key by key, then the timers that are due."""
+    """One channel of an operator in one batch: rows in order, key by key, then due timers."""
 
     def __init__(self, channel: Channel, program: Program, way: type[Way]) -> None:
         """`way`: how the task goes through its rows."""

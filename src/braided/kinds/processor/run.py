@@ -37,7 +37,7 @@ __all__ = ["ProcessorRun"]
 
 
 class ProcessorRun:
-    """The task of a processor."""
+    """One channel of a processor in one batch."""
 
     def __init__(self, channel: Channel, program: ProcessorProgram) -> None:
         spec, batch = channel.spec, channel.batch

@@ -1,4 +1,6 @@
 """Durable files, the register that creates one atomically, and the lease on a checkpoint.
 
-The lowest part of `store` and its only way to a filesystem; it knows nothing of what is written.
+The lowest part of `store` and the only way to a checkpoint's files, of whose contents it knows
+nothing. The cache of a host, which nothing depends on, has files of its own
+(`store/slots/lmdb_cache.py`).
 """
