@@ -53,11 +53,13 @@ MAY_IMPORT: dict[str, str] = {
     "query": "errors failpoints store control options spark tasks flow sinks steering",
     "api": "errors store control options operator dict_functions spark tasks flow kinds sinks"
     " inspect query",
+    "import_state": "errors store spark kinds",
     "testing": "errors failpoints store control operator spark tasks flow kinds query api",
     FACE: "errors release operator dict_functions api testing",
     "workloads": "operator",
     "bench": f"errors control sim operator spark {PACKAGE}",
-    "cli": f"errors store control sim spark kinds inspect api workloads bench {PACKAGE}",
+    "cli": "errors store control sim spark kinds inspect api import_state workloads bench"
+    f" {PACKAGE}",
 }
 """Each package and module of the top level, low to high, and what it may import."""
 

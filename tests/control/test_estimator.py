@@ -97,3 +97,20 @@ def test_a_cold_batch_counts_until_there_are_rows_in_a_later_one() -> None:
     for _ in range(2):
         warm = add(estimator, 2, ([0, 1], [100, 100], [1000, 1000]))
         np.testing.assert_allclose(warm.cost_s * 1e9, [10, 10])
+
+
+def test_time_of_timers_counts_where_slots_are_compared() -> None:
+    estimator = Estimator(4)
+    for _ in range(3):
+        add(estimator, 3, ([0, 2], [0, 0], [300, 100]))
+    only_timers = estimator.load("o")
+    assert only_timers[0] == pytest.approx(3 * only_timers[2]) and only_timers[1] == 0
+    add(estimator, 3, ([0, 1], [0, 10], [2_000_000, 10]))
+    both = estimator.load("o")
+    assert both.argmax() == 0 and both[1] > 0
+    # Compared with rows, a timer's second is a second.
+    steady = Estimator(4)
+    for _ in range(5):
+        add(steady, 2, ([0, 1], [0, 100], [50_000, 50_000]))
+    timers, rows = steady.load("o").tolist()
+    assert timers == pytest.approx(rows, rel=0.01)

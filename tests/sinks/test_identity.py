@@ -99,3 +99,9 @@ def test_output_whose_sink_is_gone_is_refused_by_its_target() -> None:
     earlier = (Prepared("FileSink-0", ()), Prepared("FileSink-1", ()))
     with pytest.raises(CheckpointMismatchError, match="FileSink-0"):
         refuse_lost_output(7, earlier, name_sinks([files("/a")], earlier))
+
+
+def test_a_format_in_capitals_is_found_by_the_name_it_had() -> None:
+    sink = FormatSink("Delta", [], {"path": "/t"})
+    (named,) = name_sinks([sink], (Prepared("FormatSink", ("entry",)),))
+    assert named.name == "FormatSink"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from braided.errors import UnsupportedError
-from braided.sinks.paths import local_path
+from braided.sinks.paths import local_path, one_spelling
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,24 @@ def test_a_path_has_one_form(given: str, read: str) -> None:
 def test_a_path_elsewhere_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="s3://a/b"):
         local_path("s3://a/b")
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("/a//b/../c/", "/a/c"),
+        ("file:///a/b", "/a/b"),
+        ("s3a://user:secret@bucket/t/", "s3a://bucket/t"),
+        ("x://user:s@cret@host/t?token=abc", "x://host/t"),
+        ("abfss://bronze@account.host/t", "abfss://bronze@account.host/t"),
+        ("dbfs:/lake/t/", "dbfs:/lake/t"),
+        ("hdfs:/lake/t", "hdfs:/lake/t"),
+        ("lake/t", "lake/t"),
+    ],
+)
+def test_a_target_is_written_the_same_wherever_a_process_starts(
+    given: str, written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert one_spelling(given) == written
+    monkeypatch.chdir(tmp_path)
+    assert one_spelling(given) == written

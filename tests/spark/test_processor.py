@@ -16,13 +16,13 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 import braided
-from braided.cli.import_state import import_state
 from braided.errors import (
     CheckpointMismatchError,
     DefinitionError,
     OperatorDefinitionError,
     UnsupportedError,
 )
+from braided.import_state import import_state
 from braided.steering import policy_settings as policies
 from support.restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
 from support.spark_processors import Brief, PerKind, Ratio, Remembering, Sessions, Totals

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 import braided
@@ -19,6 +20,16 @@ ROWS = [("ab"[i % 2], 0, i, i) for i in range(6)]
 TOTALS = [
     ("a", 1, 0, 0), ("b", 1, 1, 1), ("a", 2, 2, 2), ("b", 2, 4, 3), ("a", 3, 6, 4), ("b", 3, 9, 5),
 ]  # fmt: skip
+
+
+class Sides(braided.Operator):
+    """Takes two inputs and gives nothing out."""
+
+    def onLeft(self, row: Any) -> Iterator[Any]:
+        return iter(())
+
+    def onRight(self, row: Any) -> Iterator[Any]:
+        return iter(())
 
 
 @pytest.fixture
@@ -132,7 +143,13 @@ def test_a_query_that_can_not_start_makes_no_table(tables: Lab, feed: Feed) -> N
         flow(feed).writeStream.toTable("made")
     with pytest.raises(CheckpointMismatchError, match="_spark_metadata"):
         run(tables, flow(feed), "made")  # the batches so far went elsewhere
+    twice = feed.frame().selectExpr("k", "v AS x", "v AS x")
+    sides = (braided.stream(frame).groupBy("k") for frame in (twice, feed.frame()))
+    joined = braided.connect(*sides).apply(Sides, "k string")
+    with pytest.raises(AnalysisException):
+        run(tables, joined, "made", checkpointLocation=str(tables.checkpoint) + "-new")
     assert not tables.spark.catalog.tableExists("made")
+    assert not Path(str(tables.checkpoint) + "-new").exists()
 
 
 def test_a_table_that_does_not_fit_is_refused_before_anything_runs(tables: Lab, feed: Feed) -> None:

@@ -33,9 +33,9 @@ def state(
     call, and stays that. The query may be running: nothing is locked.
     """
     view = Versions(checkpoint).view(_batch(version, "version"))
-    check_workers(spark)
 
     def one(name: str) -> DataFrame:
+        check_workers(spark)
         return state_frame(spark, str(checkpoint), view, name)
 
     return _of(checkpoint, view, operator, one, ["key", "state"])
@@ -62,9 +62,9 @@ def stateDiff(
     if start > view.batch:
         raise DefinitionError(f"stateDiff: before={before} comes after batch {view.batch}")
     versions.view(start)  # it is there
-    check_workers(spark)
 
     def one(name: str) -> DataFrame:
+        check_workers(spark)
         return changes_frame(spark, str(checkpoint), start, view, name)
 
     return _of(checkpoint, view, operator, one, ["key", "before", "after"])

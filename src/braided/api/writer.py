@@ -226,9 +226,9 @@ def start(*writers: StreamWriter) -> ElasticQuery:
         flow.check_order_survives()
     sinks = [sink_of(writer._target(), spark) for writer in writers]
     _check_apart(sinks)
-    check_workers(spark)
     durable = any(sink.keeps for sink in sinks)
     location = _location(spark, options, named[0] if named else None, durable)
+    check_workers(spark)
     retire(location)
     handle = QueryHandle()
     opened = open_query(flow, sinks, location, settings, spark, handle, _interval_s(spark, trigger))

@@ -1,32 +1,20 @@
-"""`braided import-state NATIVE CHECKPOINT`: the state of a native query for one of Braided's.
-
-The checkpoint is that of a query that has not run yet. Its processor of the given name starts with
-what is imported; where its sources start is up to their options, as with any new query.
-"""
+"""`braided import-state NATIVE CHECKPOINT`: `import_state` on the command line."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
-from braided.errors import CheckpointMismatchError, OptionError
-from braided.kinds.processor.native_import import Import, import_native
-from braided.spark.interpreter import check_workers
+from braided.import_state import import_state
 from braided.spark.quiet import command_spark
-from braided.store.durable.files import checkpoint_files
-from braided.store.history.manifest_log import ManifestLog
 
-__all__ = ["import_state", "main"]
-
-_SLOTS = 256
+__all__ = ["main"]
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Imports the state of a native checkpoint; the exit status."""
     with command_spark("braided import-state") as spark:
-        found = import_state(
+        imported = import_state(
             spark,
             arguments.native,
             arguments.checkpoint,
@@ -35,34 +23,13 @@ def main(arguments: argparse.Namespace) -> int:
             arguments.slots,
         )
     print(
-        f"{found.content.keys} keys, {found.content.bytes} bytes of state of batch {found.batch} "
-        f"are waiting in {arguments.checkpoint} for a processor called {arguments.name!r}"
+        f"{imported.content.keys} keys, {imported.content.bytes} bytes of state of batch "
+        f"{imported.batch} are waiting in {arguments.checkpoint} for a processor called "
+        f"{arguments.name!r}"
     )
-    offsets = Path(arguments.native) / "offsets" / str(found.batch)
+    offsets = Path(arguments.native) / "offsets" / str(imported.batch)
     if offsets.exists():
         print("the sources had come to (let those of the new query start there):")
         for line in offsets.read_text().split("\n")[2:]:
             print(f"  {line}")
     return 0
-
-
-def import_state(
-    spark: SparkSession,
-    native: str,
-    checkpoint: str,
-    name: str,
-    operator: int = 0,
-    slots: int = _SLOTS,
-) -> Import:
-    """Leaves the state of a native operator in a checkpoint, for a processor of this name."""
-    if not 1 <= slots <= 1 << 18:
-        raise OptionError(f"--slots is {slots}; it takes a number from 1 to {1 << 18}")
-    files = checkpoint_files(Path(checkpoint))
-    newest = ManifestLog(files).newest()
-    if newest is not None:
-        raise CheckpointMismatchError(
-            f"{checkpoint} is the checkpoint of a query that has run (its newest batch is "
-            f"{newest}); state is imported before the first start"
-        )
-    check_workers(spark)
-    return import_native(spark, native, files, name, operator, slots)

@@ -64,6 +64,8 @@ class OpenCheckpoint:
     lease: Lease
     flow_id: str
     version: Version
+    tick: int
+    """Where our own source was when the newest batch began; -1 before the first."""
     had_input: bool
     """Whether the newest batch took anything in."""
     metas: Mapping[str, OperatorMeta]
@@ -101,12 +103,18 @@ def open_query(
 ) -> OpenQuery:
     """The parts of a query on a checkpoint; nobody else writes it until its engine is closed."""
     inputs = Inputs(flow.roots, options.order_by)
+    source = inputs.joined()  # refused, if at all, before anything is left behind
     files = checkpoint_files(location)
     lease = Lease.acquire(files, f"query on {location}")
+    bell = None
     try:
         checkpoint = _open_checkpoint(location, files, lease, flow, options)
-        return _assemble(checkpoint, flow, inputs, sinks, options, spark, handle, interval_s)
+        bell = Bell(checkpoint.tick)
+        parts = _assemble(checkpoint, flow, inputs, sinks, options, spark, handle, bell, interval_s)
+        return OpenQuery(location, source, bell, *parts, options.stop_timeout_s)
     except BaseException:
+        if bell is not None:
+            bell.close()
         lease.release()
         raise
 
@@ -117,6 +125,8 @@ def _open_checkpoint(
     spark_log, manifests = SparkLog(Path(location)), ManifestLog(files)
     started = open_view(manifests, spark_log, location)
     view = started.view
+    planned = spark_log.last_offset()
+    tick = -1 if planned is None else spark_log.tick(planned)
     watermark_ms, memory = 0, None
     outputs: tuple[Prepared, ...] = ()
     if not started.fresh:
@@ -132,6 +142,7 @@ def _open_checkpoint(
         lease=lease,
         flow_id=started.flow,
         version=Version(view, _tables(view, metas, options.channels), watermark_ms),
+        tick=tick,
         had_input=not started.fresh and spark_log.had_input(view.batch),
         metas=metas,
         imported=imported,
@@ -191,8 +202,9 @@ def _assemble(
     options: Options,
     spark: SparkSession,
     handle: QueryHandle,
+    bell: Bell,
     interval_s: float,
-) -> OpenQuery:
+) -> tuple[Engine, Commands, Reserve, ControlThread]:
     version, spark_log, metas = checkpoint.version, checkpoint.spark_log, checkpoint.metas
     box = ReportBox(spark.sparkContext)
     location = _state_location(checkpoint, options, spark)
@@ -200,8 +212,6 @@ def _assemble(
     plan = FlowPlan(
         flow, inputs, metas, options.order_preserving, location, box.accumulator, divert
     )
-    planned = spark_log.last_offset()
-    bell = Bell() if planned is None else Bell(spark_log.tick(planned))
     commands, reserve = Commands(version.tables, bell), Reserve(spark)
     control = _control_thread(
         checkpoint, flow, options, spark, handle, interval_s, commands, reserve
@@ -253,16 +263,7 @@ def _assemble(
         bell,
         checkpoint.lease,
     )
-    return OpenQuery(
-        checkpoint.location,
-        inputs.joined(),
-        bell,
-        engine,
-        commands,
-        reserve,
-        control,
-        options.stop_timeout_s,
-    )
+    return engine, commands, reserve, control
 
 
 def _state_location(

@@ -24,7 +24,7 @@ from braided.control.settings import Settings
 from braided.sim.arrivals import Arrivals
 from braided.sim.keys import KeyDistribution
 
-__all__ = ["BatchRecord", "Cluster", "Run", "SimFlow", "SimOperator", "simulate"]
+__all__ = ["BatchRecord", "Cluster", "Flow", "Run", "SimFlow", "SimOperator", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,10 @@ class SimFlow:
     noise: float = 0.02  # of a slot's time
     sized: bool = False  # whether how much a batch has to do is known before it runs
     seed: int = 0
+
+
+Flow = SimFlow
+"""The name under which earlier versions documented it."""
 
 
 @dataclass(frozen=True)

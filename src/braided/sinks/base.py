@@ -40,6 +40,10 @@ class Sink(Protocol):
         """What a manifest calls sinks of this kind. It is on disk: it does not change."""
 
     @property
+    def earlier_name(self) -> str | None:
+        """What manifests call it that were written before sinks had kinds; None if it is newer."""
+
+    @property
     def target(self) -> str | None:
         """Where the output goes, in one spelling and without secrets, as it is written to disk.
         None where nothing tells two sinks of the kind apart.
@@ -73,6 +77,7 @@ class NoopSink:
     """Runs the plan and drops the rows."""
 
     kind = "noop"
+    earlier_name = "NoopSink"
     target = None
     owned_path = None
     keeps = False

@@ -140,6 +140,7 @@ class TableSink(FileSink):
     """A table of files, exactly once."""
 
     kind = "table"
+    earlier_name = "TableSink"
 
     def __init__(self, table: Table, options: dict[str, str]) -> None:
         assert table.provider is not None and table.location is not None
@@ -187,6 +188,7 @@ class InsertSink(Staged):
     """A table that is not one of files, at least once."""
 
     kind = "insert"
+    earlier_name = "InsertSink"
     keeps = True
 
     def __init__(self, table: Table) -> None:

@@ -80,6 +80,7 @@ class FileSink:
     """Parquet, ORC, JSON, CSV, text and other file formats, exactly once."""
 
     kind = "files"
+    earlier_name: str | None = "FileSink"
     keeps = True
 
     def __init__(

@@ -23,22 +23,6 @@ from braided.store.history.manifest import Prepared
 
 __all__ = ["NamedSink", "name_sinks", "refuse_lost_output"]
 
-_EARLIER_NAMES = {
-    "files": "FileSink",
-    "table": "TableSink",
-    "insert": "InsertSink",
-    "delta": "DeltaSink",
-    "foreachBatch": "ForeachBatchSink",
-    "foreach": "ForeachSink",
-    "console": "ConsoleSink",
-    "memory": "MemorySink",
-    "noop": "NoopSink",
-}
-"""What earlier versions called sinks, by kind."""
-_EARLIER_OTHER = "FormatSink"
-"""What they called all others: those whose kind is the name of a format."""
-
-
 @dataclass(frozen=True)
 class NamedSink:
     """A sink and what the checkpoint calls it."""
@@ -63,7 +47,7 @@ def name_sinks(sinks: Sequence[Sink], outputs: Sequence[Prepared]) -> list[Named
     named = []
     for sink, target, earlier in zip(sinks, _targets(sinks), _earlier_names(sinks), strict=True):
         name = names.get((sink.kind, target), f"{sink.kind}:{target}")
-        if earlier in unsaid:
+        if earlier is not None and earlier in unsaid:
             name = earlier
         named.append(NamedSink(name, sink.kind, target, sink))
     return named
@@ -98,7 +82,9 @@ def _targets(sinks: Sequence[Sink]) -> list[str]:
     return targets
 
 
-def _earlier_names(sinks: Sequence[Sink]) -> list[str]:
-    """What earlier versions would have called the sinks."""
-    names = [_EARLIER_NAMES.get(sink.kind, _EARLIER_OTHER) for sink in sinks]
-    return names if len(names) == 1 else [f"{name}-{i}" for i, name in enumerate(names)]
+def _earlier_names(sinks: Sequence[Sink]) -> list[str | None]:
+    """What earlier versions would have called the sinks: by class and position."""
+    names = [sink.earlier_name for sink in sinks]
+    if len(names) == 1:
+        return names
+    return [None if name is None else f"{name}-{i}" for i, name in enumerate(names)]

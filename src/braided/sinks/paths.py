@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from urllib.parse import urlsplit, urlunsplit
 
 from braided.errors import UnsupportedError
 
 __all__ = ["local_path", "one_spelling"]
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 
 
 def local_path(location: str) -> str:
@@ -24,7 +28,15 @@ def local_path(location: str) -> str:
 
 
 def one_spelling(location: str) -> str:
-    """The same for a local path; of one elsewhere, the address without user and password."""
-    if location.startswith("file:") or "://" not in location:
+    """An absolute path as `local_path` has it; an address elsewhere without user, password and
+    query, which may be secrets. What is neither stays as it is written: the directory that a
+    process was started in says nothing about it.
+    """
+    if location.startswith(("file:", "/")):
         return local_path(location)
-    return re.sub("://[^/@]*@", "://", location).rstrip("/")
+    if _ADDRESS.match(location) is None:
+        return location
+    parts = urlsplit(location)
+    # Azure writes container@account.
+    host = parts.netloc if parts.scheme in _CONTAINERS else parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", "")).rstrip("/")

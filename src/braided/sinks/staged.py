@@ -43,6 +43,7 @@ class Staged:
     """What all of them share."""
 
     kind: str
+    earlier_name: str | None = None
     keeps = False
     owned_path = None
 
@@ -92,6 +93,7 @@ class ForeachBatchSink(Staged):
     """The user's own function, at least once, with identical rows for the same batch id."""
 
     kind = "foreachBatch"
+    earlier_name = "ForeachBatchSink"
 
     def __init__(self, function: Callable[[DataFrame, int], Any]) -> None:
         self._function = function
@@ -108,6 +110,7 @@ class ForeachSink(Staged):
     """
 
     kind = "foreach"
+    earlier_name = "ForeachSink"
 
     def __init__(self, function: Callable[[int, Iterable[Row]], Iterable[Any]]) -> None:
         self._function = function
@@ -128,6 +131,7 @@ class ConsoleSink(Staged):
     """Prints each batch, as Spark's console sink does."""
 
     kind = "console"
+    earlier_name = "ConsoleSink"
 
     def __init__(self, rows: int, truncate: bool) -> None:
         self._rows = rows
@@ -143,6 +147,7 @@ class MemorySink(Staged):
     """A table in the driver's memory, named as the query."""
 
     kind = "memory"
+    earlier_name = "MemorySink"
 
     def __init__(
         self, spark: SparkSession, view: str, schema: StructType, replaced: bool = False
@@ -168,6 +173,7 @@ class FormatSink(Staged):
     """Whatever `df.write.format(...)` can append to: JDBC, Kafka, a data source in Python."""
 
     keeps = True
+    earlier_name: str | None = "FormatSink"
 
     def __init__(self, format: str, partition_by: list[str], options: dict[str, str]) -> None:
         self.kind = format.lower()
@@ -197,6 +203,8 @@ class DeltaSink(FormatSink):
     """Delta tables: the transaction's application and version make a batch that was written
     already one that is skipped.
     """
+
+    earlier_name = "DeltaSink"
 
     def open(self, setting: SinkSetting) -> None:
         super().open(setting)

@@ -80,7 +80,10 @@ def _wrong(context: SparkContext) -> str | None:
     try:
         found = context.parallelize(range(tasks), tasks).mapPartitions(_look(_NEEDED)).collect()
     except (PySparkException, Py4JJavaError) as error:
-        return f"{workers}, {_why_not_run(str(error))}"
+        reason = _why_not_run(str(error))
+        if reason is None:
+            raise  # not the interpreter's fault: a job that was cancelled, a cluster that is gone
+        return f"{workers}, {reason}"
     for where, version, ours, missing in found:
         there = f"{workers}, which on {where} is Python {version}"
         if missing is not None:
@@ -111,13 +114,13 @@ def _look(needed: tuple[str, ...]) -> Callable[[Iterable[int]], Iterator[Any]]:
     return look
 
 
-def _why_not_run(error: str) -> str:
-    """The sentence in a failed job that says why no function ran."""
-    found = re.search(r"different version: (\S+) than that in driver: (\S+?),", error)
-    if found is not None:
-        return f"which is Python {found[1]} there; the driver has Python {found[2]}"
-    found = re.search(r"Cannot run program .*", error)
-    return f"which does not run there: {found[0] if found is not None else error[:1000]}"
+def _why_not_run(error: str) -> str | None:
+    """The sentence in a failed job that says why no function ran; None if another thing failed."""
+    versions = re.search(r"different version: (\S+) than that in driver: (\S+?),", error)
+    if versions is not None:
+        return f"which is Python {versions[1]} there; the driver has Python {versions[2]}"
+    missing = re.search(r"Cannot run program .*", error)
+    return None if missing is None else f"which does not run there: {missing[0]}"
 
 
 def _advice(context: SparkContext) -> str:

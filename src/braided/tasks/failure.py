@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -64,7 +65,8 @@ def diverted(error: Exception) -> str:
     return "\n".join(filter(None, (said, _user_lines(error))))
 
 
-_BETWEEN = ("/braided/kinds/", "/braided/tasks/", "/braided/dict_functions/decorator.py")
+_HOME = Path(__file__).parents[1]
+_BETWEEN = tuple(str(_HOME / each) for each in ("kinds/", "tasks/", "dict_functions/decorator.py"))
 """Files of ours between Spark and a user's code, whose lines are of no help to the user."""
 
 
@@ -72,7 +74,7 @@ def _user_lines(error: Exception) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not any(ours in frame.filename for ours in _BETWEEN)
+        if not frame.filename.startswith(_BETWEEN)
     ]
     return "".join(traceback.format_list(frames)).rstrip()
 

@@ -89,4 +89,4 @@ class Estimator:
 
     def load(self, name: str) -> Loads:
         """How the slots of an operator compare: what to balance by."""
-        return self._loads[name].load()
+        return self._loads[name].work()

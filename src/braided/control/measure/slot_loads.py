@@ -40,11 +40,12 @@ class SlotLoads:
 
     share: Loads  # of the operator's rows; they sum to 1, or are all 0 before the first rows
     cost_s: Loads  # of one row
+    rowless_s: Loads  # busy time per row of the operator, spent in batches without rows of the slot
 
     @classmethod
     def none(cls, slots: int) -> SlotLoads:
         """Of slots that have had no rows yet."""
-        return cls(np.zeros(slots), np.zeros(slots))
+        return cls(np.zeros(slots), np.zeros(slots), np.zeros(slots))
 
     @property
     def row_s(self) -> float:
@@ -58,6 +59,11 @@ class SlotLoads:
         other needs no rate.
         """
         return self.share * self.cost_s * rows_per_s if self.cost_s.any() else self.share
+
+
+    def work(self) -> Loads:
+        """How the slots compare with each other, by the time of their rows and of their timers."""
+        return self.load() + self.rowless_s if self.rowless_s.any() else self.load()
 
 
 class SlotWindow:
@@ -74,6 +80,8 @@ class SlotWindow:
         self._busy_s = np.zeros(slots)
         self._timed_rows = np.zeros(slots)
         self._suspect = np.zeros(slots, dtype=bool)
+        self._rowless_s = np.zeros(slots)
+        self._rows_per_batch = 0.0
 
     def add(self, rows: npt.ArrayLike, busy_s: npt.ArrayLike) -> None:
         """One batch: rows and busy time of every slot."""
@@ -82,6 +90,9 @@ class SlotWindow:
         if not counted.shape == busy.shape == self._rows.shape:
             raise ValueError(f"a batch has a row count and a time for {self._rows.size} slots")
         total = float(counted.sum())
+        # Timers are work too, and a slot may have had no rows for long when they fire.
+        self._rowless_s = self._keep * self._rowless_s + np.where(counted > 0, 0.0, busy)
+        self._rows_per_batch = self._keep * self._rows_per_batch + total
         if total <= 0:
             return
         # First what the window expected, then what it learns.
@@ -90,7 +101,9 @@ class SlotWindow:
 
     def loads(self) -> SlotLoads:
         """What the batches so far say about the next one."""
-        return SlotLoads(self._share(), self._cost_s())
+        return SlotLoads(
+            self._share(), self._cost_s(), self._rowless_s / max(self._rows_per_batch, 1.0)
+        )
 
     def _share(self) -> Loads:
         share = np.divide(

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import Row
 
 from braided.kinds.operator.row_json import row_json
@@ -41,6 +40,8 @@ class DeadLetters:
         """A file that counts when the manifest names it; None if there is nothing to write."""
         if not self._letters:
             return None
+        import pyarrow.parquet as pq  # which few tasks need, and all would wait for
+
         digest = hashlib.blake2b(digest_size=16)
         for _, key, row in self._letters:
             digest.update(msgspec.msgpack.encode((key, row)))
