@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
@@ -243,9 +244,12 @@ def start(*writers: StreamWriter) -> ElasticQuery:
             native = native.queryName(named[0])
         if trigger:
             native = native.trigger(**trigger)
-        started = launch(spark, native)
-        handle.attach(started)
-        query = ElasticQuery(started, opened)
+
+        def wrap(started: StreamingQuery) -> ElasticQuery:
+            handle.attach(started)
+            return ElasticQuery(started, opened)
+
+        query = launch(spark, native, wrap)
     except BaseException:
         opened.engine.close()
         raise

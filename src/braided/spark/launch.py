@@ -12,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -30,12 +31,24 @@ _starting: Counter[str] = Counter()
 """How many queries of a session are being started with our setting."""
 
 
-def launch(spark: SparkSession, writer: DataStreamWriter) -> StreamingQuery:
-    """`writer.start()`, for a checkpoint on a local disk."""
+class _Stoppable(Protocol):
+    def stop(self) -> None: ...
+
+
+_Query = TypeVar("_Query", bound=_Stoppable)
+
+
+def launch(
+    spark: SparkSession, writer: DataStreamWriter, wrap: Callable[[StreamingQuery], _Query]
+) -> _Query:
+    """`writer.start()`, for a checkpoint on a local disk; `wrap` makes a query of ours of Spark's,
+    which knows when it can be stopped without harm.
+    """
     with _renamed_logs(spark):
-        query = writer.start()
+        started = writer.start()
+        query = wrap(started)
         try:
-            Jvm(spark).await_sources(query, _SOURCES_MS)
+            Jvm(spark).await_sources(started, _SOURCES_MS)
         except BaseException:  # the user's Ctrl-C: nobody would have the query to stop it
             query.stop()
             raise
