@@ -13,6 +13,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import braided
+from braided.spark import interpreter
 
 
 class Double(braided.Operator):
@@ -56,9 +57,9 @@ def main() -> None:
     context.pythonExec, context.pythonVer = sys.executable, "2.7"
     refused("another Python")
     context.pythonVer = "{}.{}".format(*sys.version_info)
-    ours, braided.__version__ = braided.__version__, "9.9.9"
+    ours, interpreter.VERSION = interpreter.VERSION, "9.9.9"
     refused("another braided")
-    braided.__version__ = ours
+    interpreter.VERSION = ours
     start()
     print(json.dumps(["right", sorted(found)]), flush=True)
     spark.stop()
