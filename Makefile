@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/venv.sh $(wildcard scripts/spar
 demo: setup  ## Runs an elastic pipeline on local Spark, about a minute: start here
 	@$(BIN)/braided demo
 
-quick: check  ## Checks the code and runs the tests that need no Spark, within a minute: the inner loop
+quick: check  ## Checks the code and runs the tests that need no Spark, about a minute: the inner loop
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m 'not spark and not kill' $(PYTEST_ARGS)
 
 test: check  ## Checks the code, then runs all tests; PYTEST_ARGS='-k rescale' picks some
