@@ -12,6 +12,7 @@ BraidedError
 │   ├── CheckpointCorruptError     a file is damaged or missing
 │   ├── CheckpointVersionError     a newer Braided wrote it
 │   ├── CheckpointWriteError       it can't be written: read-only, full, no permission
+│   ├── CheckpointReadError        it can't be reached or read: no network, no permission
 │   ├── StateNotFoundError         it has no such operator, or no longer that version
 │   └── FencedError                another query holds it
 └── BatchError                 a batch failed; nothing of it was committed
@@ -32,6 +33,7 @@ __all__ = [
     "CheckpointCorruptError",
     "CheckpointError",
     "CheckpointMismatchError",
+    "CheckpointReadError",
     "CheckpointVersionError",
     "CheckpointWriteError",
     "DefinitionError",
@@ -96,6 +98,10 @@ class CheckpointVersionError(CheckpointError):
 
 class CheckpointWriteError(CheckpointError, OSError):
     """The checkpoint can't be written."""
+
+
+class CheckpointReadError(CheckpointError, OSError):
+    """The checkpoint can't be read, and whether something is there can't be told."""
 
 
 class StateNotFoundError(CheckpointError, LookupError):

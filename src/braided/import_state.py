@@ -6,14 +6,12 @@ what is imported; where its sources start is up to their options, as with any ne
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pyspark.sql import SparkSession
 
 from braided.errors import CheckpointMismatchError, OptionError
 from braided.kinds.processor.native_import import Import, import_native
 from braided.spark.interpreter import check_workers
-from braided.store.durable.files import checkpoint_files
+from braided.spark.store_settings import session_checkpoint
 from braided.store.history.manifest_log import ManifestLog
 
 __all__ = ["import_state"]
@@ -32,7 +30,7 @@ def import_state(
     """Leaves the state of a native operator in a checkpoint, for a processor of this name."""
     if not 1 <= slots <= 1 << 18:
         raise OptionError(f"--slots is {slots}; it takes a number from 1 to {1 << 18}")
-    files = checkpoint_files(Path(checkpoint))
+    files = session_checkpoint(spark, checkpoint)
     newest = ManifestLog(files).newest()
     if newest is not None:
         raise CheckpointMismatchError(

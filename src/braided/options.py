@@ -27,6 +27,8 @@ MAX_CHANNELS = 65_536  # a channel number fits 16 bits in the manifest
 
 _WRITER_PREFIX = "braided."
 _SESSION_PREFIX = "spark.braided."
+_STORE = "store."
+"""What begins so is for the client of the checkpoint's store, which knows its own settings."""
 
 _MS_PER_UNIT = {
     "us": 0.001,
@@ -68,6 +70,9 @@ class Options:
     executors: int = 1
     executors_review_batches: int = 600
     stop_timeout_s: float = 60.0
+    takeover: bool = False
+    store: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Settings of the checkpoint's store, which may be secrets."""
     given: frozenset[str] = field(default=frozenset(), compare=False)
     """The fields that somebody asked for, and that are not there by default."""
 
@@ -85,10 +90,14 @@ class Options:
         `braided.channels` falls back on: the caller knows Spark's default parallelism.
         """
         found: dict[str, tuple[str, Any]] = {}  # field: (the name as written, the value)
+        store: dict[str, str] = {}
         problems = []
         for mapping, prefix in ((session or {}, _SESSION_PREFIX), (writer, _WRITER_PREFIX)):
             for written, value in mapping.items():
                 if value is None or not written.lower().startswith(prefix):
+                    continue
+                if written.lower().startswith(prefix + _STORE):
+                    store[written[len(prefix + _STORE) :].lower()] = _text(value)
                     continue
                 option = _BY_NAME.get(written[len(prefix) :].lower())
                 if option is None:
@@ -114,7 +123,7 @@ class Options:
         usual = max(1, min(channels, values.get("slots", cls.slots)))
         usual = max(usual, values.get("channels_min", usual))
         values.setdefault("channels", min(usual, values.get("channels_max", usual)))
-        return cls(**values, given=frozenset(found))
+        return cls(**values, store=store, given=frozenset(found))
 
     @staticmethod
     def names() -> list[str]:
@@ -145,7 +154,11 @@ class _Kind:
         """A value as it is parsed: as Spark's `option` would pass it on, unless it is an object."""
         if self.objects and not isinstance(value, str):
             return value
-        return (str(value).lower() if isinstance(value, bool) else str(value)).strip()
+        return _text(value)
+
+
+def _text(value: Any) -> str:
+    return (str(value).lower() if isinstance(value, bool) else str(value)).strip()
 
 
 @dataclass(frozen=True)
@@ -399,6 +412,13 @@ _TABLE = (
         _whole(1),
         "every so many batches, key ranges that have outgrown a host are split and small "
         "neighbours merged",
+    ),
+    _Option(
+        "takeover",
+        "takeover",
+        _FLAG,
+        "takes a checkpoint in an object store over from a query that may still be running; that "
+        "one commits and publishes nothing more",
     ),
     _Option(
         "stopTimeout",

@@ -18,7 +18,7 @@ from braided.kinds.aggregate.task import AggregateSpec
 from braided.query.commit import manifest_of
 from braided.store.aggregates.merge import Part
 from braided.store.codec_names import COLUMNS
-from braided.store.durable.files import Files
+from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.channel_state import SnapshotLimits
@@ -51,7 +51,7 @@ class Flow:
             sub_keys=sub_keys,
         )
         self.meta = OperatorMeta(ordinal=0, slots=SLOTS, key="", state="", codec=COLUMNS)
-        self.manifests = ManifestLog(Files(str(home / "root")))
+        self.manifests = ManifestLog(LocalStore(str(home / "root")))
         self.batch = -1
         self.watermark_s = 0
 

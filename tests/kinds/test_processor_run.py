@@ -21,7 +21,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from braided.errors import CheckpointMismatchError, OperatorError, OutputSchemaError
 from braided.kinds.processor.contents import ProcessorContents
 from braided.kinds.processor.handle import DriverHandle
-from braided.store.durable.files import Files
+from braided.store.durable.local_store import LocalStore
 from support.processors.flow import ProcessorFlow
 
 OUT = "k string, n long, said string"
@@ -358,7 +358,7 @@ def test_what_a_checkpoint_holds_of_a_processor_can_be_read(tmp_path: Path) -> N
     flow.run([("a", 1), ("a", 2), ("b", 3)])
     view = flow.view.operators["P"]
     reader = ProcessorContents("P", view.meta)
-    contents = reader.read(Files(str(tmp_path / "braided")), view, 0, range(view.meta.slots))
+    contents = reader.read(LocalStore(str(tmp_path / "braided")), view, 0, range(view.meta.slots))
     found = {key: state.values for keys in contents.values() for key, state in keys.items()}
     assert sorted(found.values()) == [
         ((1,), [(3,)], {(True,): (1,)}),

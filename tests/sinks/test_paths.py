@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from braided.errors import UnsupportedError
-from braided.sinks.paths import local_path, one_spelling
+from braided.sinks.paths import one_spelling
+from braided.store.durable.location import Location
 
 
 @pytest.mark.parametrize(
@@ -18,16 +18,13 @@ from braided.sinks.paths import local_path, one_spelling
         ("//a//b", "/a/b"),
         ("file:/a/b", "/a/b"),
         ("file:///a/./b", "/a/b"),
+        ("file:/a%20b", "/a%20b"),
         ("b", str(Path.cwd() / "b")),
     ],
 )
 def test_a_path_has_one_form(given: str, read: str) -> None:
-    assert local_path(given) == read
-
-
-def test_a_path_elsewhere_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="s3://a/b"):
-        local_path("s3://a/b")
+    location = Location.of(given)
+    assert location.text == read and str(location.local) == read
 
 
 @pytest.mark.parametrize(

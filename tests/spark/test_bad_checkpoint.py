@@ -27,8 +27,8 @@ from braided.errors import (
     CheckpointWriteError,
     FencedError,
 )
-from braided.store.durable.files import Files
 from braided.store.durable.lease import Lease
+from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import FORMAT
 from braided.store.history.runs import LOG_SUFFIX, SNAP_SUFFIX, batch_of, digest_of
 from support.bad_input_harness import Tally, failure, fill, read_only, small_disk
@@ -470,9 +470,9 @@ def test_a_checkpoint_that_another_process_holds_is_free_when_that_is_killed(lab
     story = Story(lab)
     story.arrive()
     hold = (
-        "import sys; from braided.store.durable.files import Files; "
+        "import sys; from braided.store.durable.local_store import LocalStore; "
         "from braided.store.durable.lease import Lease; "
-        "lease = Lease.acquire(Files(sys.argv[1]), 'a query elsewhere'); "
+        "lease = Lease.acquire(LocalStore(sys.argv[1]), 'a query elsewhere'); "
         "print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(
@@ -498,7 +498,7 @@ def test_a_query_whose_lease_was_taken_commits_no_more(lab: Lab) -> None:
     story.arrive()
     query.processAllAvailable()
     (story.braided / "lease").unlink()
-    with Lease.acquire(Files(str(story.braided)), "the one that took over"):
+    with Lease.acquire(LocalStore(str(story.braided)), "the one that took over"):
         story.arrive()
         with pytest.raises(Exception, match="taken over"):
             query.processAllAvailable()

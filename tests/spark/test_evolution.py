@@ -12,7 +12,7 @@ import pytest
 
 import braided
 from braided.errors import CheckpointMismatchError
-from braided.store.durable.files import Files
+from braided.store.durable.local_store import LocalStore
 from braided.store.slots.channel_state import ChannelState, SnapshotLimits
 from braided.store.slots.key_codec import KeyCodec
 from support.stream_harness import Feed, Lab, committed_view, manifests_of, timers_of
@@ -127,7 +127,7 @@ def versions_of(lab: Lab) -> dict[str, int]:
     """By which version of the fields each key's record was written."""
     view = committed_view(lab.checkpoint).operators["Totals"]
     state = ChannelState(
-        Files(str(lab.checkpoint / "braided")), None, "Totals", view, SnapshotLimits()
+        LocalStore(str(lab.checkpoint / "braided")), None, "Totals", view, SnapshotLimits()
     )
     keys = KeyCodec(pa.schema([("k", pa.string())]))
     return {

@@ -13,8 +13,9 @@ import pytest
 from pyspark.errors import PySparkAttributeError
 
 import braided
+from support.power_cut import cut_at
 from support.row_recorder import Recorder
-from support.stream_harness import Feed, Lab, cut_at
+from support.stream_harness import Feed, Lab
 from support.stream_operators import SCHEMA, Totals
 
 ROWS = [(f"k{i % 5}", 0, i, i) for i in range(40)]

@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import braided
 from braided.errors import UnsupportedError
+from support.power_cut import cut_at
 from support.sqlite_source import DeltaRule, Sqlite, rows_in
-from support.stream_harness import Feed, Lab, cut_at
+from support.stream_harness import Feed, Lab
 from support.stream_operators import SCHEMA, Totals
 
 ROWS = [("ab"[i % 2], 0, i, i) for i in range(6)]

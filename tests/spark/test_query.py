@@ -21,6 +21,7 @@ from braided.spark.launch import _renamed_logs
 from braided.spark.offset_log import SparkLog
 from braided.spark.tick import Bell, with_tick
 from braided.steering.input_size import input_size
+from braided.store.durable.local_store import LocalStore
 from support.stream_harness import Lab, wait_until
 from support.stream_operators import SCHEMA, BatchTotals, Totals
 
@@ -122,7 +123,7 @@ def test_an_offset_log_that_can_not_be_read_is_refused(lab: Lab) -> None:
 def test_the_size_of_files_is_known_also_in_a_batch_that_the_tick_asked_for(lab: Lab) -> None:
     feed = lab.feed(SCHEMA)
     feed.add(ROWS)
-    bell, log, sizes = Bell(), SparkLog(lab.checkpoint), []
+    bell, log, sizes = Bell(), SparkLog(LocalStore(lab.checkpoint)), []
     rows = with_tick(feed.frame(), bell)
     bell.ring()
     query = (

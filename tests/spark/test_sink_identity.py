@@ -14,11 +14,12 @@ from pyspark.sql import DataFrame
 import braided
 from braided.api.writer import StreamWriter
 from braided.errors import CheckpointMismatchError
-from braided.store.durable.files import Files
+from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import Prepared
 from braided.store.history.manifest_log import ManifestLog
+from support.power_cut import cut_at
 from support.sqlite_source import DeltaRule, rows_in
-from support.stream_harness import Feed, Lab, cut_at, manifests_of, output_of
+from support.stream_harness import Feed, Lab, manifests_of, output_of
 from support.stream_operators import SCHEMA, Totals
 
 ROWS = [("ab"[i % 2], 0, i, i) for i in range(6)]
@@ -87,7 +88,7 @@ def as_written_earlier(lab: Lab, names: list[str]) -> None:
     file = lab.checkpoint / "braided" / "manifests" / f"{manifest.batch:08d}.json"
     file.unlink()
     earlier = msgspec.structs.replace(manifest, outputs=outputs)
-    ManifestLog(Files(str(lab.checkpoint / "braided"))).write(earlier)
+    ManifestLog(LocalStore(str(lab.checkpoint / "braided"))).write(earlier)
     written = msgspec.json.decode(file.read_bytes())["manifest"]["outputs"]
     assert [set(output) for output in written] == [{"sink", "entries"}] * len(names)
 

@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame
 
 import braided
 from braided.errors import CheckpointMismatchError, DefinitionError, UnsupportedError
-from support.stream_harness import Feed, Lab, cut_at, last_batch, wait_until
+from support.power_cut import cut_at
+from support.stream_harness import Feed, Lab, last_batch, wait_until
 from support.stream_operators import SCHEMA, Totals
 
 ROWS = [("ab"[i % 2], 0, i, i) for i in range(6)]

@@ -19,10 +19,11 @@ from braided.options import Options
 from braided.spark.offset_log import SparkLog
 from braided.spark.tick import Bell
 from braided.steering.commands import Commands
-from braided.steering.event_log import EventLog
+from braided.steering.event_log import LocalEventLog
 from braided.steering.input_size import known_bytes
 from braided.steering.policy_settings import policies_of
 from braided.steering.sampling import waiting_rows
+from braided.store.durable.local_store import LocalStore
 from braided.tasks.heavy_keys import HeavyKeys
 
 TABLE = RoutingTable.initial(8, 2)
@@ -169,10 +170,10 @@ def events(path: Path) -> list[int]:
 
 @pytest.mark.parametrize("left", [b'{"type":"fai', b"x" * 200_000])
 def test_half_a_line_that_a_crash_left_is_taken_away(tmp_path: Path, left: bytes) -> None:
-    EventLog(tmp_path).add([event(1)])
+    LocalEventLog(tmp_path).add([event(1)])
     with open(tmp_path / "events.jsonl", "ab") as file:
         file.write(left)
-    log = EventLog(tmp_path)
+    log = LocalEventLog(tmp_path)
     log.add([event(2)])
     log.add([event(3)])
     assert events(log.path) == [1, 2, 3]
@@ -180,18 +181,18 @@ def test_half_a_line_that_a_crash_left_is_taken_away(tmp_path: Path, left: bytes
 
 def test_a_log_that_has_only_half_a_line_begins_anew(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_bytes(b'{"type":"fai')
-    log = EventLog(tmp_path)
+    log = LocalEventLog(tmp_path)
     log.add([event(2)])
     assert events(log.path) == [2]
 
 
 def test_a_large_log_is_put_aside_and_the_oldest_goes(tmp_path: Path) -> None:
-    log = EventLog(tmp_path, large_bytes=1)
+    log = LocalEventLog(tmp_path, large_bytes=1)
     for batch in range(7):
         log.add([event(batch)])
     kept = {path.name: events(path) for path in tmp_path.iterdir()}
     assert kept == {f"events-{n}.jsonl": [7 - n] for n in range(1, 5)}
-    EventLog(tmp_path).add([event(7)])
+    LocalEventLog(tmp_path).add([event(7)])
     assert events(log.path) == [7]
 
 
@@ -199,7 +200,7 @@ def test_a_log_that_can_not_be_written_is_warned_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    log = EventLog(tmp_path / "file")
+    log = LocalEventLog(tmp_path / "file")
     with caplog.at_level(logging.WARNING, "braided"):
         log.add([event(1)])
         log.add([event(2)])
@@ -244,7 +245,7 @@ def test_offsets_that_count_rows_tell_the_size_of_a_batch(tmp_path: Path) -> Non
     offsets(tmp_path, 0, '{"t":{"0":5,"1":7}}', '{"u":{"0":1}}')
     offsets(tmp_path, 1, '{"t":{"0":9,"1":8}}', '{"u":{"0":4}}')
     offsets(tmp_path, 2, '{"logOffset":3}', '{"u":{"0":5}}')
-    log = SparkLog(tmp_path)
+    log = SparkLog(LocalStore(tmp_path))
     assert log.rows(0) is None
     assert log.rows(1) == 4 + 1 + 3
     assert log.rows(2) is None

@@ -401,8 +401,8 @@ def test_damage_is_named_and_never_read_as_state(
 ) -> None:
     flow.run(None, {3: {b"ka": b"1" * 100}})
     changes = flow.run(None, {3: {b"kb": b"2" * 100}, 5: {b"kb": b"2"}})
-    assert changes.log is not None and flow.files.local is not None
-    path = flow.files.local / changes.log.name
+    assert changes.log is not None and flow.files.directory is not None
+    path = flow.files.directory / changes.log.name
     data = path.read_bytes()
     if damage == "truncated":
         path.write_bytes(data[:-7])

@@ -32,14 +32,14 @@ def flow(tmp_path: Path) -> SmallFlow:
 def every_manifest_can_be_read(flow: SmallFlow) -> None:
     for batch in flow.manifests.batches():
         for name in flow.manifests.view_at(batch).live_files():
-            flow.files.read(name)
+            flow.files.get(name)
 
 
 def run_batches(flow: SmallFlow, count: int) -> None:
     for _ in range(count):
         number = flow.batch + 1
         flow.task(None, {0: {b"ka": b"abandoned"}})
-        flow.files.write(f"out/{number}-0-x.parquet", b"rows")
+        flow.files.put(f"out/{number}-0-x.parquet", b"rows")
         flow.run(None, {number % 6: {b"ka": b"%d" % number}, 0: {b"k%d" % number: b"1"}})
 
 
@@ -58,7 +58,7 @@ def test_a_sweep_leaves_exactly_what_the_kept_manifests_need(flow: SmallFlow) ->
 def test_collecting_batch_by_batch_leaves_what_a_sweep_would(flow: SmallFlow) -> None:
     collector = Collector(flow.files, flow.manifests, retain=2)
     for _ in range(14):
-        flow.files.write(f"out/{flow.batch + 1}-0-x.parquet", b"rows")
+        flow.files.put(f"out/{flow.batch + 1}-0-x.parquet", b"rows")
         flow.run(None, {(flow.batch + 1) % 3: {b"ka": b"%d" % flow.batch}})
         collector.collect(flow.batch)
         every_manifest_can_be_read(flow)
@@ -82,20 +82,20 @@ def test_batches_in_between_list_no_state(flow: SmallFlow, monkeypatch: pytest.M
 def test_files_of_a_batch_not_yet_committed_are_never_touched(flow: SmallFlow) -> None:
     run_batches(flow, 3)
     running = flow.task(None, {0: {b"ka": b"running"}})
-    flow.files.write("out/3-0-x.parquet", b"rows")
-    flow.files.write("carry/3-0-x.arrow", b"rows")
-    flow.files.write("state/README", b"not ours")
+    flow.files.put("out/3-0-x.parquet", b"rows")
+    flow.files.put("carry/3-0-x.arrow", b"rows")
+    flow.files.put("state/README", b"not ours")
     collect(flow.files, flow.manifests, retain=1)
     flow.commit([running])
     assert flow.contents(None)[0][b"ka"] == b"running"
-    assert flow.files.read("out/3-0-x.parquet") and flow.files.read("carry/3-0-x.arrow")
-    assert flow.files.read("state/README")
+    assert flow.files.get("out/3-0-x.parquet") and flow.files.get("carry/3-0-x.arrow")
+    assert flow.files.get("state/README")
 
 
 def test_carry_stays_as_long_as_a_manifest_names_it(flow: SmallFlow) -> None:
     collector = Collector(flow.files, flow.manifests, retain=1)
     carried = CarryFile(OPERATOR, "carry/0-0-x.arrow", "d", 1)
-    flow.files.write(carried.name, b"rows")
+    flow.files.put(carried.name, b"rows")
     for number in range(9):
         manifest = flow.manifest([flow.task(None, {0: {b"ka": b"%d" % number}})])
         if number <= 4:
@@ -111,7 +111,7 @@ def test_carry_stays_as_long_as_a_manifest_names_it(flow: SmallFlow) -> None:
 
 def test_what_a_dead_writer_left_half_done_goes(flow: SmallFlow) -> None:
     run_batches(flow, 1)
-    flow.files.write("manifests/.00000001.json.ab12.tmp", b"{")
+    flow.files.put("manifests/.00000001.json.ab12.tmp", b"{")
     collect(flow.files, flow.manifests, retain=1)
     assert flow.files.list("manifests") == ["manifests/00000000.json"]
 

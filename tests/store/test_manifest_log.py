@@ -41,7 +41,7 @@ def test_batches_are_listed_and_read(flow: SmallFlow) -> None:
 
 def test_a_manifest_is_readable_by_people(flow: SmallFlow) -> None:
     run_batches(flow, 1)
-    text = json.loads(flow.files.read("manifests/00000000.json").to_pybytes())
+    text = json.loads(flow.files.get("manifests/00000000.json").to_pybytes())
     assert text["manifest"]["batch"] == 0 and OPERATOR in text["manifest"]["operators"]
 
 
@@ -82,8 +82,8 @@ def test_a_flow_may_start_at_any_batch(flow: SmallFlow) -> None:
 
 def test_any_damage_is_found_and_named(flow: SmallFlow) -> None:
     run_batches(flow, 2)
-    assert flow.files.local is not None
-    path = flow.files.local / "manifests/00000001.json"
+    assert flow.files.directory is not None
+    path = flow.files.directory / "manifests/00000001.json"
     whole = path.read_bytes()
 
     def read_damaged(content: bytes) -> None:
@@ -109,15 +109,15 @@ def test_a_missing_manifest_is_named(flow: SmallFlow) -> None:
 def test_a_newer_format_is_refused_as_such(flow: SmallFlow) -> None:
     body = b'{"format":%d,"batch":"in words"}' % (FORMAT + 1)
     envelope = module._Envelope(module._checksum("", body), "", msgspec.Raw(body))
-    flow.files.create("manifests/00000000.json", msgspec.json.encode(envelope))
+    flow.files.put_if_absent("manifests/00000000.json", msgspec.json.encode(envelope))
     with pytest.raises(CheckpointVersionError, match=r"00000000.json has format 2"):
         flow.manifests.read(0)
 
 
 def test_a_manifest_under_another_name_is_found(flow: SmallFlow) -> None:
     run_batches(flow, 2)
-    assert flow.files.local is not None
-    directory = flow.files.local / "manifests"
+    assert flow.files.directory is not None
+    directory = flow.files.directory / "manifests"
     shutil.copy(directory / "00000001.json", directory / "00000002.json")
     with pytest.raises(CheckpointCorruptError, match="is the manifest of batch 1"):
         flow.manifests.read(2)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from braided.errors import CheckpointCorruptError
-from braided.store.durable.files import Files
+from braided.store.durable.local_store import LocalStore
 from braided.store.history import runs
 from braided.store.history.runs import RunFile, batch_of, bitmap_of, read_run, slots_of, write_run
 from support.cases import cases
@@ -42,7 +42,7 @@ def gathered(found) -> dict[int, dict[bytes, bytes | None]]:
 @SHARED
 @given(CHANGES, st.sets(st.integers(0, 300)))
 def test_a_run_is_read_back(tmp_path: Path, changes, wanted: set[int]) -> None:
-    files = Files(tmp_path)
+    files = LocalStore(tmp_path)
     run = write_run(files, "state/op/3-0-a.log.arrow", changes)
     whole = {slot: dict(zip(s, v, strict=True)) for slot, s, v in changes}
     assert slots_of(run) == sorted(whole)
@@ -57,10 +57,10 @@ def test_slots_may_span_record_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
     monkeypatch.setattr(runs, limit, most)
-    files = Files(tmp_path)
+    files = LocalStore(tmp_path)
     changes = [(n, [b"k%d" % i for i in range(n)], [b"%d" % n] * n) for n in range(1, 9)]
     run = write_run(files, "1-0-a.log.arrow", changes)
-    reader = pa.ipc.open_file(files.read(run.name))
+    reader = pa.ipc.open_file(files.get(run.name))
     batches = [reader.get_batch(n) for n in range(reader.num_record_batches)]
     assert len(batches) > 3 and sum(batch.num_rows for batch in batches) == 36
     if limit == "_ROWS_PER_RECORD_BATCH":
@@ -71,7 +71,7 @@ def test_slots_may_span_record_batches(
 
 
 def test_content_decides_the_digest_and_the_name_does_not(tmp_path: Path) -> None:
-    files = Files(tmp_path)
+    files = LocalStore(tmp_path)
     changes = [(1, [b"ka", b"kb"], [b"1", None])]
     one = write_run(files, "4-0-a.log.arrow", iter(changes), base="x")
     two = write_run(files, "4-0-b.log.arrow", changes, base="x")
@@ -80,9 +80,9 @@ def test_content_decides_the_digest_and_the_name_does_not(tmp_path: Path) -> Non
 
 
 def test_a_run_is_plain_arrow(tmp_path: Path) -> None:
-    files = Files(tmp_path)
+    files = LocalStore(tmp_path)
     run = write_run(files, "1-0-a.log.arrow", [(3, [b"ka", b"kb", b"kc"], [b"1", None, b""])])
-    table = pa.ipc.open_file(files.read(run.name)).read_all()
+    table = pa.ipc.open_file(files.get(run.name)).read_all()
     table.validate(full=True)
     assert table.to_pydict() == {
         "slot": [3, 3, 3],
@@ -93,10 +93,10 @@ def test_a_run_is_plain_arrow(tmp_path: Path) -> None:
 
 def test_a_worker_need_not_import_pandas_for_a_run(tmp_path: Path) -> None:
     program = (
-        "import sys; from braided.store.durable.files import Files\n"
+        "import sys; from braided.store.durable.local_store import LocalStore\n"
         "from braided.store.history.runs import *\n"
         "before = 'pandas' in sys.modules\n"
-        "files = Files(sys.argv[1])\n"
+        "files = LocalStore(sys.argv[1])\n"
         "run = write_run(files, '1-0-a.log.arrow', [(3, [b'ka', b'kb'], [b'1', None])])\n"
         "assert list(read_run(files, run)) == [(3, [b'ka', b'kb'], [b'1', None])]\n"
         "sys.exit(not before and 'pandas' in sys.modules)"
@@ -107,7 +107,9 @@ def test_a_worker_need_not_import_pandas_for_a_run(tmp_path: Path) -> None:
 
 def test_slots_out_of_order_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ascend"):
-        write_run(Files(tmp_path), "1-0-a.log.arrow", [(2, [b"k"], [b"1"]), (1, [b"k"], [b"1"])])
+        write_run(
+            LocalStore(tmp_path), "1-0-a.log.arrow", [(2, [b"k"], [b"1"]), (1, [b"k"], [b"1"])]
+        )
 
 
 @given(st.sets(st.integers(0, 5000)))
@@ -122,7 +124,7 @@ def test_a_bitmap_is_little_endian_base64() -> None:
 @SHARED
 @given(st.data())
 def test_any_damage_is_found_and_named(tmp_path: Path, data) -> None:
-    files = Files(tmp_path)
+    files = LocalStore(tmp_path)
     run = write_run(files, "state/op/7-2-a.log.arrow", [(5, [b"ka"], [b"1"]), (9, [b"kb"], [None])])
     path = tmp_path / run.name
     content = bytearray(path.read_bytes())
@@ -139,7 +141,7 @@ def test_any_damage_is_found_and_named(tmp_path: Path, data) -> None:
 
 
 def test_a_missing_run_is_named(tmp_path: Path) -> None:
-    files = Files(tmp_path)
+    files = LocalStore(tmp_path)
     run = write_run(files, "7-0-a.log.arrow", [(n, [b"k"], [b"1"]) for n in range(40)])
     files.delete([run.name])
     with pytest.raises(CheckpointCorruptError, match=r"is missing.*14, 15 and 24 more.*batch 7"):

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from braided.store.durable.files import Files
+from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import (
     Manifest,
     OperatorMeta,
@@ -39,7 +39,7 @@ class SmallFlow:
         full_every: int = 4,
         ordinal: int = 0,
     ) -> None:
-        self.files = Files(root)
+        self.files = LocalStore(root)
         self.manifests = ManifestLog(self.files)
         self.meta = OperatorMeta(ordinal=ordinal, slots=slots, key="", state="", codec="1")
         self.limits = limits or SnapshotLimits()

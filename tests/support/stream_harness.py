@@ -7,7 +7,6 @@ Everything is read from files, without the code that wrote them where that is po
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import time
@@ -19,17 +18,15 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 import braided
-from braided import failpoints
 from braided.api.query import ElasticQuery
 from braided.flow.graph import flow_of
 from braided.operator.definition import state_codec
-from braided.store.durable.files import Files
+from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import Manifest, View
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.channel_state import ChannelState, SnapshotLimits
@@ -42,7 +39,6 @@ __all__ = [
     "Lab",
     "State",
     "committed_view",
-    "cut_at",
     "last_batch",
     "manifests_of",
     "output_of",
@@ -162,22 +158,6 @@ class Lab:
         return state_of(self.checkpoint, stream, operator)
 
 
-@contextmanager
-def cut_at(patch: pytest.MonkeyPatch, point: str, nth: int = 1) -> Iterator[None]:
-    """A power cut, as far as one process can have one: whoever comes to a fail point for the
-    n-th time gets no further.
-    """
-    times = itertools.count(1)
-
-    def reach(name: str) -> None:
-        if name == point and next(times) == nth:
-            raise RuntimeError(f"power cut at {point}")
-
-    with patch.context() as context:
-        context.setattr(failpoints, "reach", reach)
-        yield
-
-
 # -- output --------------------------------------------------------------------------------------
 
 
@@ -235,12 +215,12 @@ def rows_by_batch(feed: Feed, checkpoint: Path, batches: Sequence[int]) -> dict[
 
 def manifests_of(checkpoint: Path) -> dict[int, Manifest]:
     """Every manifest that is there, by batch."""
-    manifests = ManifestLog(Files(str(checkpoint / "braided")))
+    manifests = ManifestLog(LocalStore(str(checkpoint / "braided")))
     return {batch: manifests.read(batch) for batch in manifests.batches()}
 
 
 def committed_view(checkpoint: Path) -> View:
-    manifests = ManifestLog(Files(str(checkpoint / "braided")))
+    manifests = ManifestLog(LocalStore(str(checkpoint / "braided")))
     newest = manifests.newest()
     return View.empty() if newest is None else manifests.view_at(newest)
 
@@ -270,7 +250,9 @@ def _records(
     keys = KeyCodec(to_arrow_schema(step.key_schema, timezone="UTC"))
     rows = RowFactory(step.key_schema)
     codec = state_codec(step.operator).at(view.meta.history)
-    state = ChannelState(Files(str(checkpoint / "braided")), None, name, view, SnapshotLimits())
+    state = ChannelState(
+        LocalStore(str(checkpoint / "braided")), None, name, view, SnapshotLimits()
+    )
     found: dict[tuple[Any, ...], tuple[dict[str, Any], tuple[int, ...]]] = {}
     count = size = 0
     for slot in range(view.meta.slots):

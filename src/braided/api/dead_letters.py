@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from braided.errors import CheckpointMismatchError
 from braided.kinds.operator.dead_letters import DEAD_SCHEMA
-from braided.store.durable.files import checkpoint_files
+from braided.spark.store_settings import session_checkpoint
 from braided.store.history.manifest_log import ManifestLog
 
 __all__ = ["deadLetters"]
@@ -20,14 +20,13 @@ def deadLetters(checkpoint: str | Path, spark: SparkSession) -> DataFrame:
 
     `key` and `row` are JSON; `row` is null for a timer. The query may be running.
     """
-    location = Path(str(checkpoint).removeprefix("file://"))
-    if not (location / "braided").is_dir():
+    store = session_checkpoint(spark, checkpoint)
+    if not store.list(""):
         raise CheckpointMismatchError(f"{checkpoint} is not the checkpoint of a Braided query")
-    files = checkpoint_files(location)
-    manifests = ManifestLog(files)
+    manifests = ManifestLog(store)
     newest = manifests.newest()
     dead = () if newest is None else manifests.view_at(newest).dead
     schema = from_arrow_schema(DEAD_SCHEMA)
     if not dead:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*(files.path(file.name) for file in dead))
+    return spark.read.schema(schema).parquet(*(store.path(file.name) for file in dead))

@@ -14,7 +14,6 @@ from braided.errors import DefinitionError, UnsupportedError
 from braided.sinks.base import NoopSink, Sink
 from braided.sinks.catalog import InsertSink, TableSink, check_fit, find_table
 from braided.sinks.files import FileSink
-from braided.sinks.paths import local_path
 from braided.sinks.staged import (
     ConsoleSink,
     DeltaSink,
@@ -24,6 +23,7 @@ from braided.sinks.staged import (
     MemorySink,
 )
 from braided.spark.jvm import Jvm
+from braided.store.durable.location import Location
 
 __all__ = ["Target", "sink_of"]
 
@@ -83,7 +83,7 @@ def sink_of(target: Target, spark: SparkSession) -> Sink:
             f"format({kind!r}) needs a path: .start(path) or .option('path', ...)"
         )
     columns = _partition_columns(target, spark)
-    return FileSink(kind, local_path(str(options["path"])), columns, _texts(target.options))
+    return FileSink(kind, Location.of(str(options["path"])).text, columns, _texts(target.options))
 
 
 def _table(target: Target, kind: str, spark: SparkSession) -> Sink:
@@ -98,7 +98,7 @@ def _table(target: Target, kind: str, spark: SparkSession) -> Sink:
         target.schema,
         columns,
         options,
-        None if path is None else local_path(str(path)),
+        None if path is None else Location.of(str(path)).text,
     )
     check_fit(table, target.schema)
     if table.provider is None:  # of another catalog, or Hive's

@@ -13,6 +13,7 @@ from braided.errors import DefinitionError, StateNotFoundError
 from braided.inspect.frames import changes_frame, state_frame
 from braided.inspect.versions import Versions
 from braided.spark.interpreter import check_workers
+from braided.spark.store_settings import session_checkpoint
 from braided.store.history.manifest import View
 
 __all__ = ["state", "stateDiff"]
@@ -32,11 +33,12 @@ def state(
     `version` is a batch that is still retained; without one it is the newest at the time of the
     call, and stays that. The query may be running: nothing is locked.
     """
-    view = Versions(checkpoint).view(_batch(version, "version"))
+    store = session_checkpoint(spark, checkpoint)
+    view = Versions(store).view(_batch(version, "version"))
 
     def one(name: str) -> DataFrame:
         check_workers(spark)
-        return state_frame(spark, str(checkpoint), view, name)
+        return state_frame(spark, store, view, name)
 
     return _of(checkpoint, view, operator, one, ["key", "state"])
 
@@ -54,7 +56,8 @@ def stateDiff(
     (the fields, null where the key is not there), timersBefore and timersAfter. `after` is the
     newest version if it is not given.
     """
-    versions = Versions(checkpoint)
+    store = session_checkpoint(spark, checkpoint)
+    versions = Versions(store)
     start = _batch(before, "before")
     view = versions.view(_batch(after, "after"))
     if start is None:
@@ -65,7 +68,7 @@ def stateDiff(
 
     def one(name: str) -> DataFrame:
         check_workers(spark)
-        return changes_frame(spark, str(checkpoint), start, view, name)
+        return changes_frame(spark, store, start, view, name)
 
     return _of(checkpoint, view, operator, one, ["key", "before", "after"])
 

@@ -20,12 +20,13 @@ from braided.flow.graph import Flow, Node, flow_of
 from braided.options import Options
 from braided.query.opening import open_query
 from braided.sinks.base import Sink
-from braided.sinks.paths import local_path
 from braided.spark.interpreter import check_workers
 from braided.spark.jvm import Jvm
 from braided.spark.launch import launch
 from braided.spark.query_handle import QueryHandle
+from braided.spark.store_settings import session_store
 from braided.spark.tick import with_tick
+from braided.store.durable.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql._typing import SupportsProcess
@@ -229,16 +230,19 @@ def start(*writers: StreamWriter) -> ElasticQuery:
     _check_apart(sinks)
     durable = any(sink.keeps for sink in sinks)
     location = _location(spark, options, named[0] if named else None, durable)
+    checkpoint = session_store(spark, location, settings.store)
     check_workers(spark)
-    retire(location)
+    retire(location.text)
     handle = QueryHandle()
-    opened = open_query(flow, sinks, location, settings, spark, handle, _interval_s(spark, trigger))
+    opened = open_query(
+        flow, sinks, checkpoint, settings, spark, handle, _interval_s(spark, trigger)
+    )
     try:
         native = (
             with_tick(opened.source, opened.bell)
             .writeStream.foreachBatch(opened.engine.run)
             .outputMode(_native_mode(flow))
-            .option("checkpointLocation", location)
+            .option("checkpointLocation", location.text)
         )
         if named:
             native = native.queryName(named[0])
@@ -249,7 +253,7 @@ def start(*writers: StreamWriter) -> ElasticQuery:
             handle.attach(started)
             return ElasticQuery(started, opened)
 
-        query = launch(spark, native, wrap)
+        query = launch(spark, native, wrap, renames=location.local is not None)
     except BaseException:
         opened.engine.close()
         raise
@@ -305,7 +309,9 @@ def _check_apart(sinks: list[Sink]) -> None:
             raise DefinitionError(f"two writers write to {path}; give each a path of its own")
 
 
-def _location(spark: SparkSession, options: dict[str, Any], name: str | None, durable: bool) -> str:
+def _location(
+    spark: SparkSession, options: dict[str, Any], name: str | None, durable: bool
+) -> Location:
     location = {key.lower(): value for key, value in options.items()}.get("checkpointlocation")
     if location is None:
         base = spark.conf.get("spark.sql.streaming.checkpointLocation", None)
@@ -317,4 +323,4 @@ def _location(spark: SparkSession, options: dict[str, Any], name: str | None, du
                 "the query needs a checkpointLocation: .option('checkpointLocation', path)"
             )
         location = tempfile.mkdtemp(prefix="braided-checkpoint-")
-    return local_path(str(location))
+    return Location.of(str(location))

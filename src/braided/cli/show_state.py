@@ -19,6 +19,7 @@ from braided.errors import StateNotFoundError
 from braided.inspect.frames import raised_by_task
 from braided.inspect.versions import Versions
 from braided.spark.quiet import command_spark
+from braided.store.durable.open_store import checkpoint_store
 from braided.store.history.manifest import View
 
 __all__ = ["main", "show"]
@@ -30,7 +31,7 @@ _NULLS = {"ignoreNullFields": "false"}
 
 def main(arguments: argparse.Namespace) -> int:
     """Shows a checkpoint; the exit status."""
-    versions = Versions(arguments.checkpoint)
+    versions = Versions(checkpoint_store(arguments.checkpoint))
     view = versions.view(arguments.version)
     if not arguments.json:
         for line in _summary(arguments.checkpoint, versions, view):

@@ -15,6 +15,8 @@ from braided.errors import BraidedError
 from braided.sim.plot import svg
 from braided.sim.replay import read_recording, recording_fields, replay
 from braided.sim.scenarios import Result, cluster_result, run_scenario
+from braided.store.durable.location import Location
+from braided.store.durable.open_store import open_store
 
 __all__ = ["CommandError", "replay_command", "simulate_command"]
 
@@ -43,12 +45,14 @@ def replay_command(
 ) -> int:
     """Replays an event log with other policies and shows both."""
     scale, balance = _policies(policies)
-    path = Path(log)
-    if path.is_dir():  # a query's checkpointLocation
-        path = path / "braided" / "events.jsonl"
+    location = Location.of(log)
     try:
-        with open(path, "rb") as lines:
-            recording = read_recording(read(lines))
+        is_file = log.endswith(".jsonl") if location.local is None else location.local.is_file()
+        if not is_file:  # a query's checkpointLocation
+            location /= "braided/events.jsonl"
+        directory, _, name = location.text.rpartition("/")
+        lines = bytes(open_store(directory).get(name)).splitlines(keepends=True)
+        recording = read_recording(read(lines))
     except (OSError, EventLogError) as error:
         raise CommandError(f"the event log {log} can't be replayed: {error}") from None
     chosen = Settings(limits=Limits(channels_max=channels_max))

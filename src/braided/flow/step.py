@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from pyspark.sql.types import StructType
 
 from braided.spark.offset_log import BatchTimes
-from braided.store.durable.files import Files
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.tasks.first_state import FirstState
 from braided.tasks.stage import KeyedStage, StageSetting
@@ -78,11 +78,11 @@ class KeyedStep(Protocol):
         state that the step can't continue.
         """
 
-    def imported(self, files: Files, meta: OperatorMeta) -> ImportedState | None:
+    def imported(self, files: Store, meta: OperatorMeta) -> ImportedState | None:
         """State that was brought in from elsewhere for a step that is new to the checkpoint."""
 
     def write_first_state(
-        self, meta: OperatorMeta, root: str, batch: int, times: BatchTimes
+        self, meta: OperatorMeta, store: Store, batch: int, times: BatchTimes
     ) -> FirstState:
         """Writes the state that it starts with; nothing counts before a manifest names it."""
 

@@ -31,6 +31,7 @@ from braided.errors import BraidedError
 from braided.flow.key_schema import key_schema
 from braided.inspect.contents import reader_of
 from braided.inspect.versions import Versions
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorVersion, View
 from braided.store.slots.key_codec import KeyCodec
 from braided.tasks.contents import Contents, KeyState, StateReader
@@ -54,19 +55,19 @@ _CHANGES = [
 class _Source:
     """One operator of a checkpoint."""
 
-    checkpoint: str
+    store: Store
     operator: str
     key: pa.Schema
     reader: StateReader
     """Of the version that is shown, or of the later of two."""
 
     def view(self, batch: int) -> OperatorVersion | None:
-        return Versions(self.checkpoint).view(batch).operators.get(self.operator)
+        return Versions(self.store).view(batch).operators.get(self.operator)
 
     def contents(self, view: OperatorVersion | None, batch: int, slots: list[int]) -> Contents:
         if view is None:
             return {slot: {} for slot in slots}
-        versions = Versions(self.checkpoint)
+        versions = Versions(self.store)
         return self.reader.read(versions.files, view, versions.batch_time_ms(batch), slots)
 
     def names(self, slot: int, keys: list[bytes]) -> list[pa.Array]:
@@ -92,7 +93,7 @@ class _StateTask:
         def read() -> Contents:
             return source.contents(source.view(self.batch), self.batch, slots)
 
-        contents = Versions(source.checkpoint).reading([self.batch], read)
+        contents = Versions(source.store).reading([self.batch], read)
         for slot, stored in contents.items():
             keys = list(stored)
             for piece in _pieces(len(keys)):
@@ -118,7 +119,7 @@ class _ChangesTask:
 
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         source, reader, slots = self.source, self.source.reader, _slots(chunks)
-        before, after = Versions(source.checkpoint).reading(
+        before, after = Versions(source.store).reading(
             [self.before, self.after], lambda: self._read(slots)
         )
         for slot in before:
@@ -184,29 +185,29 @@ def _pieces(count: int) -> Iterator[slice]:
 # --- DataFrames -------------------------------------------------------------------------------
 
 
-def state_frame(spark: SparkSession, checkpoint: str, view: View, operator: str) -> DataFrame:
+def state_frame(spark: SparkSession, store: Store, view: View, operator: str) -> DataFrame:
     """All keys of an operator at a version."""
     version = view.operators[operator]
     key, reader = key_schema(version.meta.key), reader_of(operator, version.meta)
     types = (key, reader.type, ArrayType(TimestampType()), LongType())
-    task = _StateTask(_source(checkpoint, operator, key, reader), view.batch)
+    task = _StateTask(_source(store, operator, key, reader), view.batch)
     return _slot_frame(spark, version).mapInArrow(task, _schema(_STATE, types))
 
 
 def changes_frame(
-    spark: SparkSession, checkpoint: str, before: int, view: View, operator: str
+    spark: SparkSession, store: Store, before: int, view: View, operator: str
 ) -> DataFrame:
     """The keys of an operator that differ between a version and a later one."""
     version = view.operators[operator]
     key, reader = key_schema(version.meta.key), reader_of(operator, version.meta)
     timers = ArrayType(TimestampType())
     types = (key, StringType(), reader.type, reader.type, timers, timers)
-    task = _ChangesTask(_source(checkpoint, operator, key, reader), before, view.batch)
+    task = _ChangesTask(_source(store, operator, key, reader), before, view.batch)
     return _slot_frame(spark, version).mapInArrow(task, _schema(_CHANGES, types))
 
 
-def _source(checkpoint: str, operator: str, key: StructType, reader: StateReader) -> _Source:
-    return _Source(checkpoint, operator, to_arrow_schema(key, timezone="UTC"), reader)
+def _source(store: Store, operator: str, key: StructType, reader: StateReader) -> _Source:
+    return _Source(store, operator, to_arrow_schema(key, timezone="UTC"), reader)
 
 
 def _schema(names: Sequence[str], types: Sequence[DataType]) -> StructType:

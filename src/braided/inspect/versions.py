@@ -9,11 +9,10 @@ the reader is told so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from braided.errors import CheckpointCorruptError, StateNotFoundError
-from braided.store.durable.files import checkpoint_files
+from braided.store.durable.store import Store
 from braided.store.history.manifest import View
 from braided.store.history.manifest_log import ManifestLog
 
@@ -27,10 +26,14 @@ _Read = TypeVar("_Read")
 class Versions:
     """The versions that a checkpoint still has."""
 
-    def __init__(self, checkpoint: str | Path) -> None:
-        self._checkpoint = str(checkpoint)
-        self.files = checkpoint_files(Path(checkpoint))
-        self._manifests = ManifestLog(self.files)
+    def __init__(self, store: Store) -> None:
+        """`store` is what Braided keeps in the checkpoint."""
+        self.files = store
+        self._manifests = ManifestLog(store)
+
+    @property
+    def _checkpoint(self) -> str:
+        return self.files.location.text.removesuffix("/braided")
 
     def retained(self) -> range:
         """The batches that can be read."""

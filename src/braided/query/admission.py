@@ -32,6 +32,8 @@ class Admitted:
     tables: Mapping[str, RoutingTable]
     cut: int | None
     """Rows for each channel to process; the rest is carried."""
+    offsets: str
+    """What Spark has written of the batch."""
 
 
 class Admission:
@@ -60,7 +62,7 @@ class Admission:
         if cut is not None:
             # Rows that are left for the next batch must not find their timers fired.
             times = BatchTimes(times.batch_time_ms, before.watermark_ms)
-        return Admitted(batch, times, tables, cut)
+        return Admitted(batch, times, tables, cut, self._spark_log.offsets(batch))
 
     def _foreseen(self, df: DataFrame, batch: int, times: BatchTimes) -> Mapping[str, int]:
         """Channels that a batch should have, by the size of its input; a batch does without an

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from braided.store.history.manifest_log import ManifestLog
 
 __all__ = ["Started", "fit", "open_view"]
 
+log = logging.getLogger("braided")
+
 
 @dataclass(frozen=True)
 class Started:
@@ -25,9 +28,10 @@ class Started:
     fresh: bool
 
 
-def open_view(manifests: ManifestLog, log: SparkLog, location: str) -> Started:
-    """The newest view, if Spark's log agrees with it."""
-    newest, committed = manifests.newest(), log.last_commit()
+def open_view(manifests: ManifestLog, spark_log: SparkLog, location: str) -> Started:
+    """The newest view, if Spark's log agrees with it; what a power cut took of that is restored."""
+    batches, committed = manifests.batches(), spark_log.last_commit()
+    newest = max(batches, default=None)
     if newest is None:
         if committed is None:
             return Started(View.empty(), uuid.uuid4().hex, True)
@@ -37,15 +41,18 @@ def open_view(manifests: ManifestLog, log: SparkLog, location: str) -> Started:
             "directory was deleted and the state with it. Use a new checkpointLocation, or restore "
             "the directory"
         )
-    if committed is None:
-        committed = -1
-    if newest not in (committed, committed + 1):
+    committed = -1 if committed is None else committed
+    # Spark may lack the ends of its logs, which it does not sync, and no more than that.
+    if not batches[0] - 1 <= committed <= newest:
         raise CheckpointMismatchError(
             f"the checkpoint {location} does not fit together: Spark has committed batch "
-            f"{committed}, Braided's newest manifest is of batch {newest}; it must be the same "
-            "batch or the one after. Files were deleted or restored from different times"
+            f"{committed}, Braided's manifests are of batches {batches[0]} to {newest}. Files "
+            "were deleted or restored from different times"
         )
-    planned = log.last_offset()
+    _restore(
+        manifests, spark_log, [b for b in batches if b >= min(committed, newest - 1)], location
+    )
+    planned = spark_log.last_offset()
     if planned is None or planned < newest:
         raise CheckpointMismatchError(
             f"the checkpoint {location} does not fit together: Braided's newest manifest is of "
@@ -54,6 +61,34 @@ def open_view(manifests: ManifestLog, log: SparkLog, location: str) -> Started:
         )
     view = manifests.view_at(newest)
     return Started(view, view.flow, False)
+
+
+def _restore(
+    manifests: ManifestLog, spark_log: SparkLog, batches: list[int], location: str
+) -> None:
+    """Gives Spark back what it wrote of some batches, the newest among them, and has lost."""
+    texts = {batch: text for batch in batches if (text := manifests.read(batch).offsets)}
+    if not texts:
+        return  # earlier versions kept none
+    newest = batches[-1]
+    lost = spark_log.lost_sources(texts[newest])
+    if lost:
+        raise CheckpointMismatchError(
+            f"the checkpoint {location} does not fit together: batch {newest} was committed, and "
+            f"what its sources had read by then is missing from {', '.join(lost)}. Files were "
+            "deleted or restored from an earlier time; input would be read twice"
+        )
+    restored = spark_log.restore(texts)
+    if spark_log.is_torn(newest + 1, texts[newest]):
+        # Planned, and nothing of it was committed: it is as if Spark had not come to it.
+        spark_log.forget(newest + 1)
+        restored.append(newest + 1)
+    if restored:
+        log.warning(
+            "Spark's offsets of batches %s in %s were lost or damaged, and are restored",
+            ", ".join(map(str, restored)),
+            location,
+        )
 
 
 def fit(

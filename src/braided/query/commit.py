@@ -4,7 +4,7 @@ The rules, in order:
   1. Every channel of every operator has reported, exactly one result each (`tasks/reports.py`).
   2. Every file that a report names is durable: its task wrote and synced it (`tasks/channel.py`).
   3. The manifest is created, atomically, and never overwritten (`store/history/manifest_log.py`).
-  4. Only then is anything published (`query/engine.py`).
+  4. Only then is anything published (`query/engine.py`), if nobody has taken over meanwhile.
 """
 
 from __future__ import annotations
@@ -43,23 +43,39 @@ class Committer:
         self._location = location
         self._full_every = full_every
 
-    def commit(self, outcome: Outcome, before: Version, memory: str | None) -> Version:
-        """Creates the manifest; `memory` is what the controller wants to be kept in it."""
-        if not self._lease.held():
-            raise FencedError(f"another query has taken over {self._location}; this one ends")
+    def commit(
+        self, outcome: Outcome, before: Version, offsets: str, memory: str | None
+    ) -> Version:
+        """Creates the manifest; `offsets` are those of the batch as Spark wrote them, `memory` is
+        what the controller wants to be kept.
+        """
+        self.check_lease()
         full = outcome.batch % self._full_every == 0
         self._manifests.write(
-            manifest_of(outcome, before.view, self._flow_id, self._lease.owner, full, memory)
+            manifest_of(
+                outcome, before.view, self._flow_id, self._lease.owner, full, offsets, memory
+            )
         )
         view = self._manifests.view_at(outcome.batch, self._flow_id)
         return Version(view, outcome.tables, outcome.watermark_ms)
+
+    def check_lease(self) -> None:
+        """FencedError if this query has been replaced: it commits and publishes nothing more."""
+        if not self._lease.held():
+            raise FencedError(f"another query has taken over {self._location}; this one ends")
 
     def committed(self, batch: int) -> Manifest:
         return self._manifests.read(batch)
 
 
 def manifest_of(
-    outcome: Outcome, view: View, flow: str, writer: str, full: bool, memory: str | None = None
+    outcome: Outcome,
+    view: View,
+    flow: str,
+    writer: str,
+    full: bool,
+    offsets: str = "",
+    memory: str | None = None,
 ) -> Manifest:
     """The manifest that makes an outcome true on top of a view."""
     operators = {}
@@ -79,6 +95,7 @@ def manifest_of(
         carry=tuple(carry),
         dead=tuple(r.dead for rs in outcome.reports.values() for r in rs if r.dead is not None),
         extra={} if memory is None else {CONTROL: memory},
+        offsets=offsets,
     )
     return to_full(view, delta) if full or view.batch < 0 else delta
 

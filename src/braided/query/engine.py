@@ -106,10 +106,13 @@ class Engine:
             admitted = steps.admission.admit(df, batch, before)
         outcome = steps.processing.process(df, admitted, before, times)
         with times.step("commit"):
-            self.version = steps.committer.commit(outcome, before, self._control.memory)
+            self.version = steps.committer.commit(
+                outcome, before, admitted.offsets, self._control.memory
+            )
             steps.outputs.forget_published(outcome.outputs)
         with times.step("publish"):
             failpoints.reach("after-manifest")
+            steps.committer.check_lease()
             steps.outputs.publish(df.sparkSession, batch, outcome.outputs)
         with times.step("control"):
             content = steps.between.settle(outcome, before, self.version, times)
@@ -122,6 +125,7 @@ class Engine:
         # Spark takes the watermark from the rows it sees, and its own stateful steps must run.
         df.write.format("noop").mode("overwrite").save()
         outputs = self._steps.committer.committed(batch).outputs
+        self._steps.committer.check_lease()
         self._steps.outputs.publish(df.sparkSession, batch, outputs)
         self._steps.between.ask_for_next(self.version, had_input=True)
         self.progress.add(batch, {"batchId": batch, "redelivered": True, "operators": {}})

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from braided.flow.step import KeyedStep
 from braided.spark.offset_log import BatchTimes
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta, View
 from braided.tasks.first_state import FirstState
 
@@ -20,12 +21,12 @@ class FirstStates:
         steps: Sequence[KeyedStep],
         metas: Mapping[str, OperatorMeta],
         imported: Mapping[str, FirstState],
-        root: str,
+        store: Store,
     ) -> None:
         self._steps = steps
         self._metas = metas
         self._imported = imported
-        self._root = root
+        self._store = store
 
     def are_due(self, view: View) -> bool:
         """Whether the next batch is the first of a step that starts with state."""
@@ -45,6 +46,6 @@ class FirstStates:
                 states[step.name] = self._imported[step.name]
             elif step.starts_with_state:
                 states[step.name] = step.write_first_state(
-                    self._metas[step.name], self._root, batch, times
+                    self._metas[step.name], self._store, batch, times
                 )
         return states

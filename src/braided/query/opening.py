@@ -35,12 +35,12 @@ from braided.spark.query_handle import QueryHandle
 from braided.spark.tick import Bell
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
-from braided.steering.event_log import EventLog
+from braided.steering.event_log import open_event_log
 from braided.steering.policy_settings import policies_of
 from braided.steering.reserve import Reserve
 from braided.steering.sampling import COLD_BATCHES, Sampler
-from braided.store.durable.files import Files, checkpoint_files
-from braided.store.durable.lease import Lease
+from braided.store.durable.lease import Lease, acquire_lease
+from braided.store.durable.store import Store
 from braided.store.history.garbage import Collector
 from braided.store.history.manifest import OperatorMeta, OperatorVersion, Prepared, View
 from braided.store.history.manifest_log import ManifestLog
@@ -58,7 +58,7 @@ class OpenCheckpoint:
     """A checkpoint that this process may write, and that a flow fits."""
 
     location: str
-    files: Files
+    files: Store
     manifests: ManifestLog
     spark_log: SparkLog
     lease: Lease
@@ -95,7 +95,7 @@ class OpenQuery:
 def open_query(
     flow: Flow,
     sinks: Sequence[Sink],
-    location: str,
+    root: Store,
     options: Options,
     spark: SparkSession,
     handle: QueryHandle,
@@ -104,11 +104,11 @@ def open_query(
     """The parts of a query on a checkpoint; nobody else writes it until its engine is closed."""
     inputs = Inputs(flow.roots, options.order_by)
     source = inputs.joined()  # refused, if at all, before anything is left behind
-    files = checkpoint_files(location)
-    lease = Lease.acquire(files, f"query on {location}")
+    location, files = root.location.text, root.below("braided")
+    lease = acquire_lease(files, f"query on {location}", options.takeover)
     bell = None
     try:
-        checkpoint = _open_checkpoint(location, files, lease, flow, options)
+        checkpoint = _open_checkpoint(root, files, lease, flow, options)
         bell = Bell(checkpoint.tick)
         parts = _assemble(checkpoint, flow, inputs, sinks, options, spark, handle, bell, interval_s)
         return OpenQuery(location, source, bell, *parts, options.stop_timeout_s)
@@ -120,9 +120,9 @@ def open_query(
 
 
 def _open_checkpoint(
-    location: str, files: Files, lease: Lease, flow: Flow, options: Options
+    root: Store, files: Store, lease: Lease, flow: Flow, options: Options
 ) -> OpenCheckpoint:
-    spark_log, manifests = SparkLog(Path(location)), ManifestLog(files)
+    location, spark_log, manifests = root.location.text, SparkLog(root), ManifestLog(files)
     started = open_view(manifests, spark_log, location)
     view = started.view
     planned = spark_log.last_offset()
@@ -152,7 +152,7 @@ def _open_checkpoint(
 
 
 def _fit(
-    flow: Flow, view: View, files: Files, options: Options
+    flow: Flow, view: View, files: Store, options: Options
 ) -> tuple[dict[str, OperatorMeta], dict[str, FirstState]]:
     """The operators as the checkpoint is to know them, and state that was imported for them."""
     metas = {
@@ -224,7 +224,7 @@ def _assemble(
     collector.collect_orphans()
     outputs = Outputs(flow.ends, _open_sinks(sinks, checkpoint, spark))
     gate = Gate()
-    first_states = FirstStates(flow.steps, metas, checkpoint.imported, checkpoint.files.root)
+    first_states = FirstStates(flow.steps, metas, checkpoint.imported, checkpoint.files)
     steps = BatchSteps(
         Admission(spark_log, bell, commands, control, estimator),
         Processing(flow, plan, metas, first_states, outputs, box, gate),
@@ -271,13 +271,13 @@ def _state_location(
 ) -> StateLocation:
     """Where tasks find the state; the host's cache is ours from here on."""
     base = options.cache_dir or spark.conf.get("spark.local.dir", None) or tempfile.gettempdir()
-    claim(host_directory(Path(base), checkpoint.flow_id), checkpoint.files.root)
+    claim(host_directory(Path(base), checkpoint.flow_id), checkpoint.files.location.text)
     limits = SnapshotLimits(
         snapshot_min_bytes=options.snapshot_min_bytes,
         snapshot_factor=options.snapshot_factor,
         snapshots_per_task=options.snapshot_per_task,
     )
-    return StateLocation(checkpoint.flow_id, checkpoint.files.root, base, limits)
+    return StateLocation(checkpoint.flow_id, checkpoint.files, base, limits)
 
 
 def _open_sinks(
@@ -311,7 +311,7 @@ def _control_thread(
         policies_of(options, parallelism, int(cores or parallelism)),
         checkpoint.control_memory,
         Sampler(flow, interval_s),
-        EventLog(Path(checkpoint.files.root)),
+        open_event_log(checkpoint.files),
         commands,
         reserve,
         KeyHashes(spark, flow.steps),

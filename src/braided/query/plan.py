@@ -160,7 +160,7 @@ class BatchFrames:
             own = [quoted(name) for name in target.step.input.names]
             frame = back.selectExpr(*renumbered, *own)
             name = f"carry/{attempt}-{number}.arrow"
-            found = write_carry(frame, self._plan.location.root, name, target.step.name)
+            found = write_carry(frame, self._plan.location.store, name, target.step.name)
             files += [found] if found is not None else []
         return files
 
@@ -224,7 +224,7 @@ class BatchFrames:
             frame = rows.with_order().selectExpr(*order_columns(rows.order), *own)
             admitted = []
         if carried:
-            rest = read_carry(frame.sparkSession, plan.location.root, carried, frame.schema)
+            rest = read_carry(frame.sparkSession, plan.location.store, carried, frame.schema)
             # In this order: a task of the operator before knows its channel by its partition.
             frame = frame.union(rest)
         keep = plan.ordered or node in plan.flow.before_keyed

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from braided.store.durable.files import Files
+from braided.store.durable.store import Store
 
 __all__ = ["NoopSink", "Sink", "SinkSetting"]
 
@@ -25,7 +25,7 @@ class SinkSetting:
     """The query that a sink is opened for."""
 
     spark: SparkSession
-    files: Files
+    files: Store
     newest: int
     """The newest batch that has a manifest, -1 when none has."""
     identity: str

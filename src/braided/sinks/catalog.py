@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -22,6 +21,7 @@ from braided.sinks.base import SinkSetting
 from braided.sinks.files import FileSink
 from braided.sinks.staged import Staged
 from braided.spark.jvm import Jvm
+from braided.store.durable.location import Location
 
 __all__ = ["InsertSink", "Table", "TableSink", "check_fit", "find_table"]
 
@@ -81,7 +81,7 @@ def find_table(
     quoted = ".".join(map(_quoted, parts))
     entry = jvm.session_table(*parts[1:])
     if entry is None:
-        location = path or _local(name, jvm.default_table_location(*parts[1:]))
+        location = path or _path(jvm.default_table_location(*parts[1:]))
         external = path is not None
         return Table(quoted, provider, location, schema, partition_by, options, True, external)
     return _existing(name, quoted, entry)
@@ -106,7 +106,7 @@ def _existing(name: str, quoted: str, entry: Any) -> Table:
     return Table(
         name=quoted,
         provider=str(entry.provider().get()) if entry.provider().isDefined() else None,
-        location=_local(name, entry.location()) if storage.locationUri().isDefined() else None,
+        location=_path(entry.location()) if storage.locationUri().isDefined() else None,
         schema=StructType.fromJson(json.loads(entry.schema().json())),
         partition_by=[str(columns.apply(i)) for i in range(columns.size())],
         options={key: str(storage.properties().apply(key)) for key in options if key != "path"},
@@ -173,10 +173,10 @@ class TableSink(FileSink):
             session.catalog.refreshTable(self._table.name)
 
     def _refuse_rows_of_others(self) -> None:
-        home = Path(self.path)
-        if not home.is_dir() or (home / "_spark_metadata").exists():
+        names = self.listed()
+        if any(name.startswith("_spark_metadata/") for name in names):
             return
-        if any(entry.name[0] not in "._" for entry in home.iterdir()):
+        if any(name[0] not in "._" for name in names):
             raise DefinitionError(
                 f"toTable: {self._table.name} holds rows that were not written by a stream "
                 f"(in {self.path}). Readers follow the log of the stream and would not see them "
@@ -215,13 +215,11 @@ def _create(jvm: Jvm, table: Table) -> str:
     return " ".join(words)
 
 
-def _local(name: str, location: Any) -> str:
-    if (location.getScheme() or "file") != "file":
-        raise UnsupportedError(
-            f"toTable: {name} is at {location.toString()}; file output is on a local or mounted "
-            "file system for now"
-        )
-    return str(location.getPath()).rstrip("/")
+def _path(location: Any) -> str:
+    """Where a table is, as it is told to Spark: of a local one the path alone."""
+    if (location.getScheme() or "file") == "file":
+        return str(location.getPath()).rstrip("/")
+    return Location.of(location.toString()).text
 
 
 def _quoted(name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,15 +16,16 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import DataFrame, SparkSession
 
 from braided import failpoints
-from braided.errors import CheckpointMismatchError, CheckpointWriteError
+from braided.errors import CheckpointMismatchError, CheckpointWriteError, UnsupportedError
 from braided.sinks.base import SinkSetting
 from braided.spark.jvm import Jvm
-from braided.store.durable.files import Files
-from braided.store.durable.register import LocalRegister, make_directories
-from braided.store.history.garbage import LISTING
+from braided.spark.store_settings import session_store
+from braided.store.durable.location import Location
+from braided.store.durable.store import Store
 
 __all__ = ["FileSink", "FilesOut"]
 
+_LOG = "_spark_metadata"
 _LOG_VERSION = "v1"
 """The first line of a sink log's files."""
 
@@ -32,7 +33,7 @@ _LOG_VERSION = "v1"
 class FilesOut:
     """Runs plans into files and takes down the files' names."""
 
-    def __init__(self, spark: SparkSession, files: Files, format: str) -> None:
+    def __init__(self, spark: SparkSession, files: Store, format: str) -> None:
         self.jvm = Jvm(spark)
         self.files = files
         self._format = self.jvm.file_format(format)
@@ -45,24 +46,17 @@ class FilesOut:
         partition_by: list[str],
         options: dict[str, str],
     ) -> tuple[str, ...]:
-        staging = f"out/{attempt}{LISTING}"
-        assert self.files.local is not None
-        make_directories(self.files.local / staging)
-        self.jvm.write_files(
-            df._jdf,
-            self._format,
-            path,
-            f"{self.files.root}/{staging}",
-            attempt,
-            partition_by,
-            options,
-        )
-        # Called 0, or 0.compact; Hadoop may put a checksum in a hidden file beside it.
-        listing = next(name for name in self.files.list(staging) if "/." not in name)
-        lines = self.files.read(listing).to_pybytes().decode().splitlines()
-        shutil.rmtree(self.files.local / staging)
+        # The driver alone writes and reads the list, wherever the files are.
+        with tempfile.TemporaryDirectory(prefix="braided-listing-") as staging:
+            self.jvm.write_files(
+                df._jdf, self._format, path, f"file://{staging}", attempt, partition_by, options
+            )
+            # Called 0, or 0.compact; Hadoop may put a checksum in a hidden file beside it.
+            listing = next(file for file in Path(staging).iterdir() if file.name[0] != ".")
+            lines = listing.read_text().splitlines()
         entries = tuple(lines[1:])  # the first is the log's version
-        _sync({Path(unquote(urlsplit(json.loads(entry)["path"]).path)) for entry in entries})
+        if Location.of(path).local is not None:
+            _sync({Path(unquote(urlsplit(json.loads(entry)["path"]).path)) for entry in entries})
         return entries
 
 
@@ -74,6 +68,14 @@ def _sync(paths: set[Path]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _store(spark: SparkSession, path: str) -> Store | None:
+    """The store at an output path; None where only Spark can reach it."""
+    try:
+        return session_store(spark, path)
+    except UnsupportedError:
+        return None
 
 
 class FileSink:
@@ -101,18 +103,18 @@ class FileSink:
 
     def open(self, setting: SinkSetting) -> None:
         self._out = FilesOut(setting.spark, setting.files, self._format)
+        self._store = _store(setting.spark, self.path)
         self._check_log(setting.newest)
         self.create_target()
         self._log = self._out.jvm.sink_log(self._log_path)
-        self._register = LocalRegister(Path(self._log_path), commits=False)
 
     @property
     def _log_path(self) -> str:
-        return f"{self.path}/_spark_metadata"
+        return f"{self.path}/{_LOG}"
 
     def _check_log(self, newest: int) -> None:
         latest: int | None = None
-        if os.path.isdir(self._log_path):  # to open the log would make the directory
+        if self._store is None or self._store.list(_LOG):  # to open it would make the directory
             latest = self._out.jvm.latest_in_sink_log(self._out.jvm.sink_log(self._log_path))
         written = -1 if latest is None else latest
         if written not in (newest, newest - 1):
@@ -122,6 +124,10 @@ class FileSink:
                 "query. Batches would be taken for written already, or be missing. Use the "
                 "checkpoint that goes with the path, or another path and a new checkpoint"
             )
+
+    def listed(self) -> list[str]:
+        """The names of the files below the path, as far as they can be listed."""
+        return [] if self._store is None else self._store.list("")
 
     def create_target(self) -> None:
         """Makes what has to be there before the first file, once the path is known to be free."""
@@ -151,7 +157,8 @@ class FileSink:
             # As Spark writes it, line by line, without the ten processes that it starts to do so.
             lines = "\n".join([_LOG_VERSION, *entries])
             try:
-                return self._register.create(str(batch), lines.encode())
+                if self._store is not None:
+                    return self._store.put_if_absent(f"{_LOG}/{batch}", lines.encode())
             except CheckpointWriteError:
                 pass  # a place without hard links, for one; if Spark can't either, it says why
         return jvm.add_to_sink_log(self._log, batch, statuses)

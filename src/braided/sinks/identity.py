@@ -23,6 +23,7 @@ from braided.store.history.manifest import Prepared
 
 __all__ = ["NamedSink", "name_sinks", "refuse_lost_output"]
 
+
 @dataclass(frozen=True)
 class NamedSink:
     """A sink and what the checkpoint calls it."""

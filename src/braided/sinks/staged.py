@@ -8,7 +8,6 @@ takes them by batch id makes it exactly once, as Delta does.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -59,14 +58,14 @@ class Staged:
 
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
         path = f"out/{attempt}"
-        statuses = self._out.write(df, f"{self._out.files.root}/{path}", attempt, [], {})
+        statuses = self._out.write(df, self._out.files.path(path), attempt, [], {})
         names = [Path(json.loads(status)["path"]).name for status in statuses]
         # What a later start needs to read the output of a batch it did not run.
         return (df.schema.json(), *[f"{path}/{name}" for name in names])
 
     def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
         schema = StructType.fromJson(json.loads(entries[0]))
-        paths = [f"{self._out.files.root}/{name}" for name in sorted(entries[1:])]
+        paths = [self._out.files.path(name) for name in sorted(entries[1:])]
         session = self.session(spark)
         if paths:
             rows = session.read.schema(schema).parquet(*paths)
@@ -76,10 +75,8 @@ class Staged:
         self.hand_over(batch, rows)
 
     def discard(self, entries: tuple[str, ...]) -> None:
-        directory = self._out.files.local
-        assert directory is not None
-        for parent in {(directory / name).parent for name in entries[1:]}:
-            shutil.rmtree(parent, ignore_errors=True)
+        for directory in {name.rpartition("/")[0] for name in entries[1:]}:
+            self._out.files.delete_directory(directory)
 
     def session(self, spark: SparkSession) -> SparkSession:
         """The session to read the rows in."""

@@ -59,6 +59,16 @@ class Jvm:
         self._status = self._class(f"{_STREAMING}.sinks.SinkFileStatus")
         self._listing_session: Any = None
 
+    def hadoop_settings(self) -> Callable[[str], str | None]:
+        """Looks up settings of Hadoop's as the session has them, secrets in key stores too."""
+        settings = self.session.sessionState().newHadoopConf()
+
+        def look(name: str) -> str | None:
+            letters = settings.getPassword(name)
+            return None if letters is None else "".join(letters)
+
+        return look
+
     def file_format(self, name: str) -> Any:
         """Spark's FileFormat of that name, or None when the name is no file format."""
         cls = self._source(name)

@@ -39,12 +39,15 @@ _Query = TypeVar("_Query", bound=_Stoppable)
 
 
 def launch(
-    spark: SparkSession, writer: DataStreamWriter, wrap: Callable[[StreamingQuery], _Query]
+    spark: SparkSession,
+    writer: DataStreamWriter,
+    wrap: Callable[[StreamingQuery], _Query],
+    renames: bool,
 ) -> _Query:
-    """`writer.start()`, for a checkpoint on a local disk; `wrap` makes a query of ours of Spark's,
-    which knows when it can be stopped without harm.
+    """`writer.start()`; `wrap` makes a query of ours of Spark's, which knows when it can be stopped
+    without harm. `renames` is whether to rename a file is atomic where the checkpoint is.
     """
-    with _renamed_logs(spark):
+    with _renamed_logs(spark) if renames else contextlib.nullcontext():
         started = writer.start()
         query = wrap(started)
         try:

@@ -1,16 +1,32 @@
-"""Spark's record of a query, read from its checkpoint: what each batch is, and which are done."""
+"""Spark's record of a query in its checkpoint: what each batch is, and which are done.
+
+Spark does not sync what it writes there, and a manifest is synced: after a power cut, manifests may
+know of batches that Spark does not. So a manifest keeps the text of its batch's offsets, and what
+Spark lacks is written again before it looks.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from braided.errors import CheckpointCorruptError, CheckpointMismatchError
-from braided.store.durable.files import UNREADABLE
+from braided.store.durable.local_store import LocalStore, sync_new_files
+from braided.store.durable.store import UNREADABLE, Store
 
 __all__ = ["BatchTimes", "SparkLog"]
+
+_OFFSETS, _COMMITS = "offsets", "commits"
+_REMEMBERED = 3
+"""Texts kept: of the batch that runs, the one before it, and one to spare."""
+
+
+class _FileOffset(msgspec.Struct):
+    """Where a source of files is: an entry of its own log."""
+
+    logOffset: int
 
 
 class _OffsetMetadata(msgspec.Struct):
@@ -29,23 +45,89 @@ class BatchTimes:
 class SparkLog:
     """The logs that Spark writes: offsets before a batch, commits after it."""
 
-    def __init__(self, checkpoint: Path) -> None:
+    def __init__(self, checkpoint: Store) -> None:
         self._checkpoint = checkpoint
+        self._texts: dict[int, str] = {}
+        self._synced: frozenset[str] = frozenset()
 
     def last_commit(self) -> int | None:
-        return self._newest("commits")
+        return self._newest(_COMMITS)
 
     def last_offset(self) -> int | None:
-        return self._newest("offsets")
+        return self._newest(_OFFSETS)
+
+    def offsets(self, batch: int) -> str:
+        """What Spark has written of a batch before running it; it is read once."""
+        if batch not in self._texts:
+            try:
+                text = self._checkpoint.get(_entry(batch)).to_pybytes().decode()
+            except (OSError, UnicodeDecodeError) as error:
+                raise CheckpointCorruptError(
+                    f"Spark's offsets of batch {batch} "
+                    f"({self._checkpoint.path(_entry(batch))}): {error}"
+                ) from None
+            self._texts[batch] = text
+            while len(self._texts) > _REMEMBERED:
+                del self._texts[min(self._texts)]
+        return self._texts[batch]
+
+    def restore(self, texts: Mapping[int, str]) -> list[int]:
+        """Writes the entries of batches that are missing or say something else; says which."""
+        restored = []
+        for batch, text in sorted(texts.items()):
+            try:
+                if self.offsets(batch) == text:
+                    continue
+            except CheckpointCorruptError:
+                pass
+            name = _entry(batch)
+            # Hadoop's checksum of what was there would make it refuse what is there now.
+            self._checkpoint.delete([f"{_OFFSETS}/.{batch}.crc"])
+            self._checkpoint.put(name, text.encode())
+            self._texts.pop(batch, None)
+            restored.append(batch)
+        return restored
+
+    def forget(self, batch: int) -> None:
+        """Removes the entry of a batch that was never run to its end, for Spark to plan it anew."""
+        self._checkpoint.delete([_entry(batch), f"{_OFFSETS}/.{batch}.crc"])
+        self._texts.pop(batch, None)
+
+    def is_torn(self, batch: int, before: str) -> bool:
+        """Whether the entry of a batch is there in part only, as a power cut leaves files; the
+        one before it shows how long it should be.
+        """
+        try:
+            text = self._checkpoint.get(_entry(batch)).to_pybytes().decode(errors="replace")
+        except FileNotFoundError:
+            return False
+        return "\0" in text or text.count("\n") < before.count("\n")
+
+    def lost_sources(self, offsets: str) -> list[str]:
+        """Sources that keep a log of their own, and have lost what a batch's offsets name."""
+        lost = []
+        for number, position in enumerate(offsets.strip("\n").split("\n")[2:]):
+            try:
+                entry = msgspec.json.decode(position, type=_FileOffset).logOffset
+            except msgspec.MsgspecError:
+                continue
+            if entry >= 0 and (self._newest(f"sources/{number}") or 0) < entry:
+                lost.append(self._checkpoint.path(f"sources/{number}"))
+        return lost
+
+    def sync_sources(self) -> None:
+        """Makes durable what sources have written since the last time, where Spark does not."""
+        if isinstance(self._checkpoint, LocalStore):
+            self._synced = sync_new_files(self._checkpoint.directory / "sources", self._synced)
 
     def times(self, batch: int) -> BatchTimes:
-        path = self._checkpoint / "offsets" / str(batch)
         try:
-            line = path.read_text().split("\n")[1]
+            line = self.offsets(batch).split("\n")[1]
             found = msgspec.json.decode(line, type=_OffsetMetadata)
-        except (OSError, IndexError, *UNREADABLE) as error:
+        except (IndexError, *UNREADABLE) as error:
             raise CheckpointCorruptError(
-                f"Spark's offsets of batch {batch} ({path}): {error}"
+                f"Spark's offsets of batch {batch} ({self._checkpoint.path(_entry(batch))}): "
+                f"{error}"
             ) from None
         return BatchTimes(found.batchTimestampMs, found.batchWatermarkMs)
 
@@ -61,15 +143,14 @@ class SparkLog:
 
     def tick(self, batch: int) -> int:
         """Where our own source, the last of all, was when a batch began; -1 before its first."""
-        path = self._checkpoint / "offsets" / str(batch)
         try:
-            last = path.read_text().strip("\n").split("\n")[-1]
+            last = self.offsets(batch).strip("\n").split("\n")[-1]
             return -1 if last == "-" else int(last)
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise CheckpointMismatchError(
                 "another query has begun here, or an older version of Braided: the sources in "
-                f"{path} do not end with the one that Braided adds ({error}). Use a new "
-                "checkpointLocation"
+                f"{self._checkpoint.path(_entry(batch))} do not end with the one that Braided adds "
+                f"({error}). Use a new checkpointLocation"
             ) from None
 
     def had_input(self, batch: int) -> bool:
@@ -79,17 +160,22 @@ class SparkLog:
 
     def _positions(self, batch: int) -> list[str] | None:
         """Where the sources are, but for the tick, which is the last of them."""
+        if batch < 0:
+            return None
         try:
-            text = (self._checkpoint / "offsets" / str(batch)).read_text()
-        except OSError:
+            text = self.offsets(batch)
+        except CheckpointCorruptError:
             return None
         return text.strip("\n").split("\n")[2:-1]
 
     def _newest(self, directory: str) -> int | None:
-        where = self._checkpoint / directory
-        if not where.is_dir():
-            return None
-        return max((int(p.name) for p in where.iterdir() if p.name.isdigit()), default=None)
+        names = (name.rpartition("/")[2] for name in self._checkpoint.list(directory))
+        numbers = (name.removesuffix(".compact") for name in names)
+        return max((int(number) for number in numbers if number.isdigit()), default=None)
+
+
+def _entry(batch: int) -> str:
+    return f"{_OFFSETS}/{batch}"
 
 
 def _counted(position: str) -> int | None:

@@ -153,6 +153,7 @@ class ControlThread:
             self._closed = True
             self._batches.clear()
             self._lock.notify_all()
+        self._events.close()
 
     def summary(self) -> dict[str, Any]:
         """Who decides, and what was decided last, for the progress."""

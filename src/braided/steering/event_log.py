@@ -3,31 +3,61 @@
 The log is not the truth, the manifests are: a line may be missing after a crash, and a disk that
 is full costs lines and not batches. When the file has grown large it becomes `events-1.jsonl`, and
 older ones move up, until the oldest goes.
+
+Nothing can be appended to an object: there the file is written as a whole, every few seconds and at
+the end, and one that has grown large stays under a name of its own.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Protocol
 
 from braided.control.events import Event, encode
+from braided.errors import CheckpointError
+from braided.store.durable.local_store import LocalStore
+from braided.store.durable.store import Store
 
-__all__ = ["EventLog"]
+__all__ = ["EventLog", "LocalEventLog", "ObjectEventLog", "open_event_log"]
 
 LARGE_BYTES = 16 << 20
+LARGE_OBJECT_BYTES = 1 << 20
+WRITTEN_EVERY_S = 10.0
+"""How often an object is written, which is as a whole each time."""
 KEPT = 4
 """Files besides the one that is written to."""
+
+_NAME = "events.jsonl"
 
 log = logging.getLogger("braided")
 
 
-class EventLog:
-    """Appends events. Only the holder of the lease may."""
+class EventLog(Protocol):
+    """Takes events. Only the holder of the lease may give it any."""
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Appends events; one that can't be written is lost, with a warning."""
+
+    def close(self) -> None:
+        """Writes what is left."""
+
+
+def open_event_log(store: Store) -> EventLog:
+    """The log of the query whose checkpoint a store is in."""
+    if isinstance(store, LocalStore):
+        return LocalEventLog(store.directory)
+    return ObjectEventLog(store)
+
+
+class LocalEventLog:
+    """Appends events to a file."""
 
     def __init__(self, directory: Path, large_bytes: int = LARGE_BYTES) -> None:
-        self.path = directory / "events.jsonl"
+        self.path = directory / _NAME
         self._large_bytes = large_bytes
         self._mended = False
         self._warned = False
@@ -49,6 +79,9 @@ class EventLog:
             if not self._warned:
                 self._warned = True
                 log.warning("events are lost: %s can't be written (%s)", self.path, error)
+
+    def close(self) -> None:
+        """Everything is written as it comes."""
 
     def _mend(self) -> None:
         """Takes away half a line that a process which was killed left at the end."""
@@ -73,3 +106,62 @@ class EventLog:
         for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
             if newer.exists():
                 os.replace(newer, older)
+
+
+class ObjectEventLog:
+    """Keeps the newest events in memory, and writes them as one object now and then."""
+
+    def __init__(
+        self,
+        store: Store,
+        large_bytes: int = LARGE_OBJECT_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._large_bytes = large_bytes
+        self._clock = clock
+        self._lines: bytes | None = None  # until what an earlier query wrote is read
+        self._unwritten = False
+        self._written_s = 0.0
+        self._warned = False
+
+    def add(self, events: Iterable[Event]) -> None:
+        lines = b"".join(map(encode, events))
+        if not lines:
+            return
+        try:
+            if self._lines is None:
+                self._lines = self._earlier()
+            self._lines += lines
+            self._unwritten = True
+            if self._clock() - self._written_s >= WRITTEN_EVERY_S:
+                self._write()
+        except CheckpointError as error:
+            self._warn(error)
+
+    def close(self) -> None:
+        try:
+            if self._unwritten:
+                self._write()
+        except CheckpointError as error:
+            self._warn(error)
+
+    def _earlier(self) -> bytes:
+        try:
+            return bytes(self._store.get(_NAME))
+        except FileNotFoundError:
+            return b""
+
+    def _write(self) -> None:
+        assert self._lines is not None
+        self._written_s = self._clock()
+        if len(self._lines) >= self._large_bytes:
+            self._store.put(f"events-{time.time_ns() // 1_000_000}.jsonl", self._lines)
+            self._lines = b""
+        self._store.put(_NAME, self._lines)
+        self._unwritten = False
+
+    def _warn(self, error: CheckpointError) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning("events are lost: %s", error)

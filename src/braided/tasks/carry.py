@@ -19,10 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from braided.errors import CheckpointCorruptError
-from braided.store.durable.files import Files
+from braided.store.durable.store import Store
 from braided.store.history.manifest import CarryFile
 
 __all__ = ["Cut", "read_carry", "write_carry"]
+
+_PIECE_BYTES = 4 << 20
 
 
 class Cut:
@@ -49,7 +51,7 @@ class Cut:
             left -= chunk.num_rows
             yield chunk
 
-    def keep(self, files: Files, operator: str, name: str) -> CarryFile | None:
+    def keep(self, files: Store, operator: str, name: str) -> CarryFile | None:
         """Writes what was not let through; None when that is nothing."""
         if self._rest is None:
             return None
@@ -57,7 +59,7 @@ class Cut:
         return _write(files, name, operator, (chunk.select(self._columns) for chunk in rest))
 
 
-def write_carry(df: DataFrame, root: str, name: str, operator: str) -> CarryFile | None:
+def write_carry(df: DataFrame, store: Store, name: str, operator: str) -> CarryFile | None:
     """Keeps the rows of a DataFrame of one partition for the next batch; None if it has none."""
 
     def write(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -66,7 +68,7 @@ def write_carry(df: DataFrame, root: str, name: str, operator: str) -> CarryFile
         if first is None:
             return
         file = f"{name}-{uuid.uuid4().hex[:12]}"
-        carry = _write(Files(root), file, operator, itertools.chain([first], kept))
+        carry = _write(store, file, operator, itertools.chain([first], kept))
         columns = [[carry.name], [carry.digest], [carry.rows]]
         yield pa.RecordBatch.from_arrays(list(map(pa.array, columns)), ["name", "digest", "rows"])
 
@@ -74,7 +76,7 @@ def write_carry(df: DataFrame, root: str, name: str, operator: str) -> CarryFile
     return CarryFile(operator=operator, **written[0].asDict()) if written else None
 
 
-def _write(files: Files, name: str, operator: str, chunks: Iterator[pa.RecordBatch]) -> CarryFile:
+def _write(files: Store, name: str, operator: str, chunks: Iterator[pa.RecordBatch]) -> CarryFile:
     """Writes chunk by chunk, because a carry may be larger than memory."""
     rows, digest = 0, hashlib.blake2b(digest_size=16)
     first = next(chunks)
@@ -108,34 +110,38 @@ class _Sink:
 
 
 def read_carry(
-    spark: SparkSession, root: str, files: list[CarryFile], schema: StructType
+    spark: SparkSession, store: Store, files: list[CarryFile], schema: StructType
 ) -> DataFrame:
     """The rows of carry files, order columns first, as they were kept."""
 
     def read(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        source = Files(root)
         for chunk in chunks:
             for name, digest in zip(*[c.to_pylist() for c in chunk.columns], strict=True):
-                yield from _read_one(source, name, digest)
+                yield from _read_one(store, name, digest)
 
     names = spark.createDataFrame([(f.name, f.digest) for f in files], "name string, digest string")
     return names.repartition(len(files)).mapInArrow(read, schema)
 
 
-def _read_one(files: Files, name: str, digest: str) -> Iterator[pa.RecordBatch]:
+def _read_one(files: Store, name: str, digest: str) -> Iterator[pa.RecordBatch]:
     try:
-        data = files.mapped(name)
+        file = files.reader(name)
     except FileNotFoundError:
-        raise CheckpointCorruptError(f"carry file {files.root}/{name} is missing") from None
-    if _digest(data) != digest:
-        raise CheckpointCorruptError(
-            f"carry file {files.root}/{name} is damaged: its digest differs"
-        )
-    with pa.ipc.open_stream(data) as reader:
-        for chunk in reader:
-            # A row is one batch older than when it was kept, so it comes before all younger ones.
-            yield chunk.set_column(0, chunk.schema.field(0), pc.subtract(chunk.column(0), 1))
+        raise CheckpointCorruptError(f"carry file {files.path(name)} is missing") from None
+    with file:
+        if _digest(file) != digest:
+            raise CheckpointCorruptError(
+                f"carry file {files.path(name)} is damaged: its digest differs"
+            )
+        file.seek(0)
+        with pa.ipc.open_stream(file) as reader:
+            for chunk in reader:
+                # A row is a batch older than when it was kept, so it comes before younger ones.
+                yield chunk.set_column(0, chunk.schema.field(0), pc.subtract(chunk.column(0), 1))
 
 
-def _digest(data: pa.Buffer) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+def _digest(file: pa.NativeFile) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    while piece := file.read_buffer(_PIECE_BYTES):
+        digest.update(piece)
+    return digest.hexdigest()

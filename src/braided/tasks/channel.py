@@ -14,7 +14,6 @@ from typing import Protocol, Self
 import pyarrow as pa
 
 from braided import failpoints
-from braided.store.durable.files import Files
 from braided.store.history.manifest import CarryFile, OperatorVersion
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.channel_state import ChannelState
@@ -47,7 +46,7 @@ class Channel:
         self.batch = batch
         self.number = number
         self.state = state
-        self.files = Files(spec.root)
+        self.files = spec.store
         self.attempt = f"{batch.batch}-{number}-{uuid.uuid4().hex[:12]}"
         self.meter = SlotMeter()
         self.rows_in = 0
@@ -55,7 +54,7 @@ class Channel:
     @classmethod
     def open(cls, spec: ChannelSpec, name: str, batch: BatchSpec, number: int) -> Self:
         """With the slots at the version before."""
-        files = Files(spec.root)
+        files = spec.store
         view = ManifestLog(files).view_at(batch.batch - 1, spec.flow).operators.get(name)
         if view is None:
             runs = batch.initial.get(name, ())

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 from pyspark.sql.types import DataType
 
-from braided.store.durable.files import Files
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorVersion
 from braided.store.slots.channel_state import ChannelState, SnapshotLimits
 
@@ -43,7 +43,7 @@ class StateReader(Protocol):
         """Whether something may go with time alone."""
 
     def read(
-        self, files: Files, version: OperatorVersion, batch_time_ms: int, slots: Iterable[int]
+        self, files: Store, version: OperatorVersion, batch_time_ms: int, slots: Iterable[int]
     ) -> Contents:
         """The keys of slots, at a version and the time of its batch."""
 
@@ -55,7 +55,7 @@ class StateReader(Protocol):
 
 
 def read_records(
-    files: Files, operator: str, version: OperatorVersion, slots: Iterable[int]
+    files: Store, operator: str, version: OperatorVersion, slots: Iterable[int]
 ) -> Contents:
     """The records of slots, as they are stored."""
     contents: Contents = {slot: {} for slot in slots}

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import Row
 
-from braided.store.durable.files import Files
+from braided.store.durable.store import Store
 from braided.store.history.runs import RunFile, write_snapshot
 from braided.store.slots.diff import size_of
 from braided.store.slots.layout import count_records, is_timer, timer_ms
@@ -35,10 +35,10 @@ class FirstState(msgspec.Struct, frozen=True):
     due: dict[int, int] = {}
 
 
-def write_slots(root: str, path: str, slots: dict[int, dict[bytes, bytes]]) -> pa.RecordBatch:
+def write_slots(store: Store, path: str, slots: dict[int, dict[bytes, bytes]]) -> pa.RecordBatch:
     """Writes the contents of some slots as a snapshot; the result is a row of `RUN_SCHEMA`."""
     contents = [(slot, *_ordered(slots[slot])) for slot in sorted(slots)]
-    run = write_snapshot(Files(root), path, contents)
+    run = write_snapshot(store, path, contents)
     due = {
         slot: timer_ms(timer)
         for slot, suffixes, _ in contents

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
 from braided.store.slots.channel_state import SnapshotLimits
@@ -66,7 +67,7 @@ class ChannelSpec:
     program: Any
     meta: OperatorMeta
     flow: str
-    root: str
+    store: Store
     cache: str
     """Where each host keeps its caches; empty for none."""
     limits: SnapshotLimits

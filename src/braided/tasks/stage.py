@@ -95,7 +95,7 @@ class KeyedStage:
         return {
             "meta": self.setting.meta,
             "flow": location.flow,
-            "root": location.root,
+            "store": location.store,
             "cache": location.cache,
             "limits": location.limits,
             "order": self.order,

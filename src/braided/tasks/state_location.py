@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from braided.store.durable.store import Store
 from braided.store.slots.channel_state import SnapshotLimits
 
 __all__ = ["StateLocation"]
@@ -14,6 +15,6 @@ class StateLocation:
     """Where a query's state is."""
 
     flow: str
-    root: str
+    store: Store
     cache: str
     limits: SnapshotLimits

@@ -19,7 +19,6 @@ import weakref
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -35,7 +34,7 @@ from braided.operator.times import as_datetime, as_ms
 from braided.query.checkpoint import fit
 from braided.query.commit import manifest_of
 from braided.store.codec_names import RECORDS
-from braided.store.durable.files import Files
+from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta, View
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.channel_state import ChannelState, SnapshotLimits
@@ -88,7 +87,7 @@ class OperatorHarness:
         self._watermark_ms = 0
         root = tempfile.mkdtemp(prefix="braided-test-")
         weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
-        self._files = Files(Path(root))
+        self._files = LocalStore(root)
         self._manifests = ManifestLog(self._files)
         self._flow = uuid.uuid4().hex
         self._view = View.empty()
@@ -153,7 +152,7 @@ class OperatorHarness:
         """What was diverted, with `onError="divert"`: error, operator, key, row and batch."""
         found: list[Row] = []
         for file in self._view.dead:
-            table = pq.read_table(self._files.read(file.name))
+            table = pq.read_table(self._files.get(file.name))
             found += [Row(**row) for row in table.to_pylist()]
         return found
 
@@ -215,7 +214,7 @@ class OperatorHarness:
             program=self._packed,
             meta=self._meta,
             flow=self._flow,
-            root=self._files.root,
+            store=self._files,
             cache="",
             limits=SnapshotLimits(),
             order=ORDER,

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from braided.operator.definition import state_codec
 from braided.spark.offset_log import SparkLog
-from braided.store.durable.files import Files
+from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.cache_port import SlotCache
 from braided.store.slots.channel_state import ChannelChanges, ChannelState, SnapshotLimits
@@ -198,7 +198,7 @@ class Scene:
 
     def spark_batch(self) -> int:
         """The newest batch that Spark has recorded as done; -1 if there is none."""
-        newest = SparkLog(self.checkpoint).last_commit()
+        newest = SparkLog(LocalStore(self.checkpoint)).last_commit()
         return -1 if newest is None else newest
 
     def state(self, cached: bool = False, name: str = "op") -> State:
@@ -257,8 +257,8 @@ class Scene:
             found.append((int(path.name.partition("-")[2]), ended, rows))
         return found
 
-    def _files(self) -> Files:
-        return Files(str(self.checkpoint / "braided"))
+    def _files(self) -> LocalStore:
+        return LocalStore(str(self.checkpoint / "braided"))
 
 
 def _write_input(directory: Path, batches: list[list[InputRow]]) -> None:

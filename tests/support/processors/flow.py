@@ -20,7 +20,7 @@ from braided.kinds.processor.run import ProcessorRun
 from braided.kinds.processor.step import continued_variables
 from braided.query.checkpoint import fit
 from braided.query.commit import manifest_of
-from braided.store.durable.files import Files
+from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.channel_state import ChannelState, SnapshotLimits
@@ -65,7 +65,7 @@ class ProcessorFlow:
         self.home, self.pandas, self.time_mode = home, pandas, time_mode
         self.input, self.output = parse_schema(rows), parse_schema(output)
         self.cached = cached
-        self.manifests = ManifestLog(Files(str(home / "braided")))
+        self.manifests = ManifestLog(LocalStore(str(home / "braided")))
         self.batch = -1
         self.watermark_ms = 0
         self._pinned: dict[Any, int] = {}
@@ -131,7 +131,7 @@ class ProcessorFlow:
             program=PackedProgram(b"", ""),
             meta=self.meta,
             flow="flow",
-            root=str(self.home / "braided"),
+            store=LocalStore(self.home / "braided"),
             cache=str(self.home) if self.cached else "",
             limits=SnapshotLimits(),
             order=2,
@@ -169,7 +169,7 @@ class ProcessorFlow:
     def stored(self) -> dict[bytes, bytes]:
         """Everything that lies in the slots, from durable files."""
         state = ChannelState(
-            Files(str(self.home / "braided")),
+            LocalStore(str(self.home / "braided")),
             None,
             NAME,
             self.view.operators[NAME],

@@ -60,7 +60,6 @@ class SlotLoads:
         """
         return self.share * self.cost_s * rows_per_s if self.cost_s.any() else self.share
 
-
     def work(self) -> Loads:
         """How the slots compare with each other, by the time of their rows and of their timers."""
         return self.load() + self.rowless_s if self.rowless_s.any() else self.load()

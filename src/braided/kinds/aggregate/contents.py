@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import DataType, StructField, StructType
 
 from braided.store.aggregates.columns import StoredColumns
-from braided.store.durable.files import Files
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta, OperatorVersion
 from braided.tasks.contents import Contents, KeyState, read_records
 
@@ -35,7 +35,7 @@ class AggregateContents:
         return from_arrow_type(self._columns.type)
 
     def read(
-        self, files: Files, version: OperatorVersion, batch_time_ms: int, slots: Iterable[int]
+        self, files: Store, version: OperatorVersion, batch_time_ms: int, slots: Iterable[int]
     ) -> Contents:
         return read_records(files, self._operator, version, slots)
 

@@ -16,7 +16,7 @@ from braided.kinds.aggregate.aggregation import Aggregation
 from braided.kinds.aggregate.stage import AggregateStage
 from braided.spark.offset_log import BatchTimes
 from braided.store.codec_names import COLUMNS
-from braided.store.durable.files import Files
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.tasks.first_state import FirstState
 from braided.tasks.stage import StageSetting
@@ -107,11 +107,11 @@ class AggregateStep:
             )
         return kept
 
-    def imported(self, files: Files, meta: OperatorMeta) -> ImportedState | None:
+    def imported(self, files: Store, meta: OperatorMeta) -> ImportedState | None:
         return None
 
     def write_first_state(
-        self, meta: OperatorMeta, root: str, batch: int, times: BatchTimes
+        self, meta: OperatorMeta, store: Store, batch: int, times: BatchTimes
     ) -> FirstState:
         return FirstState()
 

@@ -14,7 +14,8 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from braided.operator.definition import Operator, state_codec
-from braided.store.durable.files import Files, checkpoint_files
+from braided.store.durable.open_store import checkpoint_store
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta, OperatorVersion
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.records.stored_fields import StoredFields
@@ -39,7 +40,7 @@ class OperatorContents:
         return from_arrow_type(self._fields.type)
 
     def read(
-        self, files: Files, version: OperatorVersion, batch_time_ms: int, slots: Iterable[int]
+        self, files: Store, version: OperatorVersion, batch_time_ms: int, slots: Iterable[int]
     ) -> Contents:
         return read_records(files, self._operator, version, slots)
 
@@ -52,7 +53,7 @@ class OperatorContents:
 
 def newest_batch(checkpoint: str | Path) -> int:
     """The newest batch that has a manifest; -1 when there is none."""
-    newest = ManifestLog(checkpoint_files(Path(checkpoint))).newest()
+    newest = ManifestLog(checkpoint_store(checkpoint)).newest()
     return -1 if newest is None else newest
 
 
@@ -63,7 +64,7 @@ def state_of(
 
     `key` is the schema of the grouping columns. Nothing must write the checkpoint meanwhile.
     """
-    files = checkpoint_files(Path(checkpoint))
+    files = checkpoint_store(checkpoint)
     version = ManifestLog(files).view_at(newest_batch(checkpoint)).operators.get(name)
     if version is None:
         return {}

@@ -52,5 +52,5 @@ class DeadLetters:
         buffer = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_arrays(arrays, schema=DEAD_SCHEMA), buffer)
         name = f"dead/{channel.attempt}.parquet"
-        channel.files.write(name, buffer.getvalue())
+        channel.files.put(name, buffer.getvalue())
         return DeadFile(channel.name, name, digest.hexdigest(), count)

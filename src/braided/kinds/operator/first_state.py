@@ -28,6 +28,7 @@ from braided.errors import DefinitionError, StateValueError
 from braided.flow.route import slot_sql
 from braided.operator.definition import Operator, state_codec
 from braided.spark.sql_text import quoted
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.store.records.stored_fields import is_nullable, shape_of
 from braided.store.slots.key_codec import KeyCodec
@@ -106,7 +107,7 @@ def write_initial(
     name: str,
     key: StructType,
     meta: OperatorMeta,
-    root: str,
+    store: Store,
     batch: int,
 ) -> FirstState:
     """Writes the state that an operator starts with; nothing counts before a manifest names it."""
@@ -117,7 +118,7 @@ def write_initial(
     columns: list[str | Column] = [slot, *keys, *rest]
     tasks = min(meta.slots, 4 * initial.sparkSession.sparkContext.defaultParallelism)
     placed = initial.select(*columns).repartitionById(tasks, F.expr(f"{_SLOT} % {tasks}"))
-    write = _FieldsWriter(operator, name, key, tuple(placed.columns[1 + len(keys) :]), root, batch)
+    write = _FieldsWriter(operator, name, key, tuple(placed.columns[1 + len(keys) :]), store, batch)
     try:
         return first_state_of(placed.mapInArrow(write, RUN_SCHEMA).collect())
     except PySparkException as error:
@@ -133,7 +134,7 @@ class _FieldsWriter:
     key: StructType
     columns: tuple[str, ...]
     """Those after the slot and the key."""
-    root: str
+    store: Store
     batch: int
 
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -154,7 +155,7 @@ class _FieldsWriter:
                         content.update([timer_suffix(ms, key)])
             if slots:
                 path = f"state/{self.name}/{self.batch}-initial-{uuid.uuid4().hex[:12]}"
-                yield write_slots(self.root, path, slots)
+                yield write_slots(self.store, path, slots)
         except StateValueError as error:
             raise RuntimeError(to_text(error)) from None
 

@@ -20,7 +20,7 @@ from braided.kinds.operator.stage import OperatorStage
 from braided.operator.definition import Operator, state_codec
 from braided.spark.offset_log import BatchTimes
 from braided.store.codec_names import RECORDS
-from braided.store.durable.files import Files
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.store.records.old_records import evolve
 from braided.tasks.first_state import FirstState
@@ -100,16 +100,16 @@ class OperatorStep:
     def continued(self, kept: OperatorMeta) -> OperatorMeta:
         return continued_fields(self.name, self.operator, kept)
 
-    def imported(self, files: Files, meta: OperatorMeta) -> ImportedState | None:
+    def imported(self, files: Store, meta: OperatorMeta) -> ImportedState | None:
         return None
 
     def write_first_state(
-        self, meta: OperatorMeta, root: str, batch: int, times: BatchTimes
+        self, meta: OperatorMeta, store: Store, batch: int, times: BatchTimes
     ) -> FirstState:
         if self.initial is None:
             return FirstState()
         return write_initial(
-            self.initial, self.operator, self.name, self.key_schema, meta, root, batch
+            self.initial, self.operator, self.name, self.key_schema, meta, store, batch
         )
 
     def fields_in(self, checkpoint: Path) -> FieldsByKey | None:

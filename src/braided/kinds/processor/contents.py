@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from braided.kinds.processor.handle import ProcessorHandle
-from braided.store.durable.files import Files
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta, OperatorVersion
 from braided.store.slots.channel_state import ChannelState, SnapshotLimits
 from braided.store.variables.declared import Declaration, Declared
@@ -60,7 +60,7 @@ class ProcessorContents:
         return OutputEncoder(self.type, self._operator)
 
     def read(
-        self, files: Files, version: OperatorVersion, batch_time_ms: int, slots: Iterable[int]
+        self, files: Store, version: OperatorVersion, batch_time_ms: int, slots: Iterable[int]
     ) -> Contents:
         contents: Contents = {slot: {} for slot in slots}
         key = OpenKey(batch_time_ms)

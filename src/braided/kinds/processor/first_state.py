@@ -27,6 +27,7 @@ from braided.kinds.processor.program import ProcessorProgram
 from braided.kinds.processor.runtime import ProcessorRuntime
 from braided.spark.offset_log import BatchTimes
 from braided.spark.sql_text import quoted
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.slot import SlotState, empty_slot
 from braided.tasks.columns import PLACE
@@ -59,7 +60,7 @@ def write_first_state(
     program: ProcessorProgram,
     broadcasts: tuple[Broadcast[Any], ...],
     meta: OperatorMeta,
-    root: str,
+    store: Store,
     batch: int,
     times: BatchTimes,
 ) -> FirstState:
@@ -69,7 +70,7 @@ def write_first_state(
     slot = F.expr(f"{slot_of_place()} % {tasks}")
     placed = df.repartitionById(tasks, slot).sortWithinPartitions(PLACE, *map(quoted, initial.keys))
     packed = pack(initial_program(initial, program), broadcasts)
-    write = _VariablesWriter(packed, meta.history, root, batch, times)
+    write = _VariablesWriter(packed, meta.history, store, batch, times)
     try:
         return first_state_of(unnamed(placed).mapInArrow(write, RUN_SCHEMA).collect())
     except PySparkException as error:
@@ -127,7 +128,7 @@ class _VariablesWriter:
 
     program: PackedProgram
     history: tuple[str, ...]
-    root: str
+    store: Store
     batch: int
     times: BatchTimes
 
@@ -139,7 +140,7 @@ class _VariablesWriter:
         if slots:
             operator = self.program.unpack().name
             path = f"state/{operator}/{self.batch}-initial-{uuid.uuid4().hex[:12]}"
-            yield write_slots(self.root, path, slots)
+            yield write_slots(self.store, path, slots)
 
     def _slots(self, chunks: Iterator[pa.RecordBatch]) -> dict[int, dict[bytes, bytes]]:
         program = self.program.unpack()

@@ -28,7 +28,7 @@ from braided.errors import CheckpointMismatchError, StateNotFoundError, Unsuppor
 from braided.flow.key_schema import key_schema
 from braided.flow.route import slot_sql
 from braided.kinds.processor.state_values import key_codec, value_codec
-from braided.store.durable.files import Files
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.key_codec import KeyCodec
 from braided.store.slots.slot import SlotState, empty_slot
@@ -62,10 +62,10 @@ def _path(name: str) -> str:
     return f"import/{name}.json"
 
 
-def read_import(files: Files, name: str) -> Import | None:
+def read_import(files: Store, name: str) -> Import | None:
     """What was imported for a processor of this name, if anything."""
     try:
-        data = files.read(_path(name))
+        data = files.get(_path(name))
     except FileNotFoundError:
         return None
     return msgspec.json.decode(data.to_pybytes(), type=Import)
@@ -92,7 +92,7 @@ def _types(key: str) -> str:
 
 
 def import_native(
-    spark: SparkSession, native: str, checkpoint: Files, name: str, operator: int, slots: int
+    spark: SparkSession, native: str, checkpoint: Store, name: str, operator: int, slots: int
 ) -> Import:
     """Reads the newest state of a native operator and leaves it for a processor of this name."""
     about = _about(spark, native, operator)
@@ -114,12 +114,12 @@ def import_native(
     placed = whole.repartitionById(tasks, F.expr(f"slot % {tasks}")).sortWithinPartitions(
         "slot", "key", "variable", "sequence"
     )
-    write = _ImportWriter(declared.describe(), checkpoint.root, name)
+    write = _ImportWriter(declared.describe(), checkpoint, name)
     content = first_state_of(placed.mapInArrow(write, RUN_SCHEMA).collect())
     key = about.key_schema(spark)
     types = ",".join(field.dataType.simpleString() for field in key.fields)
     found = Import(types, slots, about.time_mode, declared.describe(), about.batch, content)
-    checkpoint.write(_path(name), msgspec.json.encode(found))
+    checkpoint.put(_path(name), msgspec.json.encode(found))
     return found
 
 
@@ -276,7 +276,7 @@ class _ImportWriter:
     """Pieces of state, sorted, to one snapshot; what `mapInArrow` calls."""
 
     declared: str
-    root: str
+    store: Store
     name: str
 
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -302,7 +302,7 @@ class _ImportWriter:
             key.close()
         if slots:
             path = f"import/{self.name}/{uuid.uuid4().hex[:12]}"
-            yield write_slots(self.root, path, {n: slot.items() for n, slot in slots.items()})
+            yield write_slots(self.store, path, {n: slot.items() for n, slot in slots.items()})
 
 
 class _Taker:

@@ -25,6 +25,7 @@ from braided.kinds.processor.run import ProcessorRun
 from braided.kinds.processor.step import ProcessorStep
 from braided.spark.sql_text import quoted
 from braided.store.codec_names import VARIABLES
+from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.channel_state import SnapshotLimits
 from braided.store.slots.slot import SlotState, empty_slot
@@ -125,7 +126,7 @@ class _BatchTask:
             program=self.program,
             meta=OperatorMeta(0, 1, "", self.state, VARIABLES, self.time_mode),
             flow="",
-            root="",
+            store=LocalStore(""),  # never touched: slots are in memory
             cache="",
             limits=SnapshotLimits(),
             order=0,

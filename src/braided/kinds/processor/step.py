@@ -22,7 +22,7 @@ from braided.kinds.processor.stage import ProcessorStage
 from braided.spark.offset_log import BatchTimes
 from braided.spark.sql_text import quoted
 from braided.store.codec_names import VARIABLES
-from braided.store.durable.files import Files
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.store.variables.declared import Declared, evolved
 from braided.tasks.first_state import FirstState
@@ -100,19 +100,19 @@ class ProcessorStep:
     def continued(self, kept: OperatorMeta) -> OperatorMeta:
         return continued_variables(self.name, self.declared, kept)
 
-    def imported(self, files: Files, meta: OperatorMeta) -> ImportedState | None:
+    def imported(self, files: Store, meta: OperatorMeta) -> ImportedState | None:
         found = read_import(files, self.name)
         if found is None:
             return None
         return imported_meta(found, self.name, meta, self.declared), found.content
 
     def write_first_state(
-        self, meta: OperatorMeta, root: str, batch: int, times: BatchTimes
+        self, meta: OperatorMeta, store: Store, batch: int, times: BatchTimes
     ) -> FirstState:
         if self.initial is None:
             return FirstState()
         return write_first_state(
-            self.initial, self.program(), self.broadcasts, meta, root, batch, times
+            self.initial, self.program(), self.broadcasts, meta, store, batch, times
         )
 
     def fields_in(self, checkpoint: Path) -> FieldsByKey | None:

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from braided import failpoints
-from braided.store.durable.files import Files
-from braided.store.durable.register import TEMPORARY
+from braided.store.durable.local_store import TEMPORARY
+from braided.store.durable.store import Store
 from braided.store.history.manifest import View
 from braided.store.history.manifest_log import DIRECTORY, ManifestLog
 from braided.store.history.runs import batch_of
@@ -35,7 +35,7 @@ _STATE, _OUT, _CARRY, _DEAD = "state", "out", "carry", "dead"
 _DELETED_TOGETHER = 64
 
 
-def collect(files: Files, manifests: ManifestLog, retain: int) -> int:
+def collect(files: Store, manifests: ManifestLog, retain: int) -> int:
     """Removes everything that can go, found by listing; the number of files removed."""
     collector = Collector(files, manifests, retain)
     return collector.collect_orphans()
@@ -44,7 +44,7 @@ def collect(files: Files, manifests: ManifestLog, retain: int) -> int:
 class Collector:
     """Collects as batches are committed. Only the holder of the lease may."""
 
-    def __init__(self, files: Files, manifests: ManifestLog, retain: int) -> None:
+    def __init__(self, files: Store, manifests: ManifestLog, retain: int) -> None:
         if retain < 1:
             raise ValueError(f"the newest manifest must be kept: retain is {retain}")
         self._files = files

@@ -134,6 +134,8 @@ class Manifest(msgspec.Struct, frozen=True):
     carry: tuple[CarryFile, ...] = ()
     dead: tuple[DeadFile, ...] = ()  # in a full manifest all that there are
     extra: dict[str, str] = {}
+    offsets: str = ""
+    """What Spark wrote of the batch before it ran: its times, and where its sources were."""
     format: int = FORMAT
 
 

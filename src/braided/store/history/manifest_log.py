@@ -18,13 +18,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from braided import failpoints
 from braided.errors import (
     CheckpointCorruptError,
     CheckpointMismatchError,
     CheckpointVersionError,
     FencedError,
 )
-from braided.store.durable.files import UNREADABLE, Files
+from braided.store.durable.store import UNREADABLE, Store
 from braided.store.history.manifest import FORMAT, Manifest, View, problems
 from braided.store.history.runs import digest_of
 
@@ -82,7 +83,7 @@ os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-d
 class ManifestLog:
     """The manifests of one checkpoint."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Store) -> None:
         self._files = files
 
     def batches(self) -> list[int]:
@@ -113,7 +114,9 @@ class ManifestLog:
         envelope = _Envelope(_checksum(previous, body), previous, msgspec.Raw(body))
         name = _name(manifest.batch)
         data = msgspec.json.encode(envelope)
-        if self._files.create(name, data) or self._files.read(name).to_pybytes() == data:
+        failpoints.reach("manifest-writing")
+        if self._files.put_if_absent(name, data) or bytes(self._files.get(name)) == data:
+            failpoints.reach("manifest-linked")
             return
         other = self.read(manifest.batch)
         raise FencedError(
@@ -152,7 +155,7 @@ class ManifestLog:
             return _NOTHING
         if flow is None:
             return self._load(batch)
-        key = (self._files.root, flow)
+        key = (self._files.location.text, flow)
         with _lock:
             remembered = _remembered.get(key)
         now = self._advance(remembered, batch) if remembered else None
@@ -178,7 +181,7 @@ class ManifestLog:
 
     def _exists(self, batch: int) -> bool:
         try:
-            self._files.read(_name(batch))
+            self._files.get(_name(batch))
         except FileNotFoundError:
             return False
         return True
@@ -220,7 +223,7 @@ class ManifestLog:
     def _entry(self, batch: int) -> _Entry:
         name = _name(batch)
         try:
-            data = self._files.read(name)
+            data = self._files.get(name)
         except FileNotFoundError:
             raise self._corrupt(batch, "is missing") from None
         try:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from braided.errors import CheckpointCorruptError
-from braided.store.durable.files import Files
+from braided.store.durable.store import Store
 
 __all__ = [
     "LOG_SUFFIX",
@@ -97,7 +97,7 @@ def batch_of(name: str) -> int | None:
 
 
 def write_run(
-    files: Files,
+    files: Store,
     name: str,
     changes: Iterable[tuple[int, Sequence[bytes], Sequence[bytes | None]]],
     base: str = "",
@@ -119,12 +119,12 @@ def write_run(
         keys += suffixes
         values += slot_values
     data = _encode(np.repeat(np.array(slots, dtype=np.int32), counts), keys, values, base)
-    files.write(name, data)
+    files.put(name, data)
     return RunFile(name=name, digest=digest_of(data), bytes=data.size, slots=bitmap_of(slots))
 
 
 def write_changelog(
-    files: Files,
+    files: Store,
     path: str,
     changes: Iterable[tuple[int, Sequence[bytes], Sequence[bytes | None]]],
     heads: Iterable[str],
@@ -134,21 +134,21 @@ def write_changelog(
 
 
 def write_snapshot(
-    files: Files, path: str, contents: Iterable[tuple[int, Sequence[bytes], Sequence[bytes]]]
+    files: Store, path: str, contents: Iterable[tuple[int, Sequence[bytes], Sequence[bytes]]]
 ) -> RunFile:
     """Writes all that some slots contain, which restarts their chains."""
     return write_run(files, path + SNAP_SUFFIX, contents)
 
 
 def read_run(
-    files: Files, run: RunFile, wanted: Container[int] | None = None
+    files: Store, run: RunFile, wanted: Container[int] | None = None
 ) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
     """The changes of a run per slot, of the wanted slots only; checked against its digest first.
 
     A slot that spans record batches comes once per record batch.
     """
     try:
-        data = files.read(run.name)
+        data = files.get(run.name)
     except FileNotFoundError:
         raise _corrupt(files, run, wanted, "is missing") from None
     except OSError as error:
@@ -232,7 +232,7 @@ def _sizes(values: list[bytes]) -> npt.NDArray[np.int64]:
 
 
 def _corrupt(
-    files: Files, run: RunFile, wanted: Container[int] | None, damage: str
+    files: Store, run: RunFile, wanted: Container[int] | None, damage: str
 ) -> CheckpointCorruptError:
     slots = [slot for slot in slots_of(run) if wanted is None or slot in wanted]
     return CheckpointCorruptError(

@@ -24,7 +24,7 @@ from braided.errors import (
     CheckpointMismatchError,
     StateValueError,
 )
-from braided.store.durable.files import UNREADABLE
+from braided.store.durable.store import UNREADABLE
 from braided.store.records.evolution import same_fields
 from braided.store.records.field_types import (
     clear_caches,

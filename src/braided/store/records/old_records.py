@@ -21,7 +21,7 @@ from braided.errors import (
     OperatorError,
     StateValueError,
 )
-from braided.store.durable.files import UNREADABLE
+from braided.store.durable.store import UNREADABLE
 from braided.store.records.evolution import (
     VERSIONS_MAX,
     inexact,

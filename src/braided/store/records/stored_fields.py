@@ -28,7 +28,7 @@ import msgspec
 import pyarrow as pa
 
 from braided.errors import CheckpointMismatchError, CheckpointVersionError, UnsupportedError
-from braided.store.durable.files import UNREADABLE
+from braided.store.durable.store import UNREADABLE
 from braided.store.records.field_types import JsonType
 
 __all__ = ["Shape", "StoredFields", "is_nullable", "shape_of"]

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from braided.store.durable.files import UNREADABLE, Files
+from braided.store.durable.store import UNREADABLE, Store
 from braided.store.history.manifest import Link, OperatorVersion
 from braided.store.history.runs import read_run
 from braided.store.slots.cache_port import (
@@ -109,7 +109,7 @@ class _Target:
 class Opener:
     """Opens the slots of one operator at one view."""
 
-    def __init__(self, files: Files, cache: SlotCache | None, view: OperatorVersion) -> None:
+    def __init__(self, files: Store, cache: SlotCache | None, view: OperatorVersion) -> None:
         self._files = files
         self._cache = cache
         self._view = view

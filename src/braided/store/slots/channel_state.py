@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from braided import failpoints
-from braided.store.durable.files import Files
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorVersion
 from braided.store.history.runs import RunFile, write_changelog, write_snapshot
 from braided.store.slots.cache_port import SlotCache, Tag, Undo, Update, address_of
@@ -73,7 +73,7 @@ class ChannelState:
 
     def __init__(
         self,
-        files: Files,
+        files: Store,
         cache: SlotCache | None,
         operator: str,
         view: OperatorVersion,

@@ -37,7 +37,7 @@ from typing import TypeVar, cast
 import lmdb
 import msgspec
 
-from braided.store.durable.files import UNREADABLE
+from braided.store.durable.store import UNREADABLE
 from braided.store.slots.cache_port import EMPTY, Cached, Tag, Undo, Update
 
 __all__ = ["Cache", "claim", "host_directory"]

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from braided.errors import CheckpointWriteError, FencedError, UnsupportedError
-from braided.store.durable.files import Files
-from braided.store.durable.lease import Lease
+from braided.errors import CheckpointWriteError, FencedError
+from braided.store.durable.local_lease import LocalLease
+from braided.store.durable.local_store import LocalStore
 
 HOLD = """
 import sys
-from braided.store.durable.files import Files
-from braided.store.durable.lease import Lease
-lease = Lease.acquire(Files(sys.argv[1]), "query trades")
+from braided.store.durable.local_store import LocalStore
+from braided.store.durable.local_lease import LocalLease
+lease = LocalLease.acquire(LocalStore(sys.argv[1]), "query trades")
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -28,9 +28,9 @@ sys.stdin.read()
 
 HOLD_AND_FORK = """
 import os, sys
-from braided.store.durable.files import Files
-from braided.store.durable.lease import Lease
-lease = Lease.acquire(Files(sys.argv[1]), "query trades")
+from braided.store.durable.local_store import LocalStore
+from braided.store.durable.local_lease import LocalLease
+lease = LocalLease.acquire(LocalStore(sys.argv[1]), "query trades")
 if os.fork() == 0:
     print("held", flush=True)
     sys.stdin.read()
@@ -52,21 +52,21 @@ def holder(root: Path, program: str = HOLD) -> subprocess.Popen[str]:
 
 
 def test_a_second_query_is_told_who_holds_the_checkpoint(tmp_path: Path) -> None:
-    files = Files(tmp_path / "cp" / "braided")
-    with Lease.acquire(files, "query trades") as lease:
+    files = LocalStore(tmp_path / "cp" / "braided")
+    with LocalLease.acquire(files, "query trades") as lease:
         assert lease.held() and "query trades" in lease.owner
         with pytest.raises(FencedError, match=rf"query trades \(pid {os.getpid()} on .*since"):
-            Lease.acquire(files, "query other")
+            LocalLease.acquire(files, "query other")
         assert lease.held()
     assert not lease.held()
-    Lease.acquire(files, "query other").release()
+    LocalLease.acquire(files, "query other").release()
 
 
 def test_releasing_twice_is_fine(tmp_path: Path) -> None:
-    lease = Lease.acquire(Files(tmp_path), "q")
+    lease = LocalLease.acquire(LocalStore(tmp_path), "q")
     lease.release()
     lease.release()
-    other = Lease.acquire(Files(tmp_path), "q")
+    other = LocalLease.acquire(LocalStore(tmp_path), "q")
     lease.release()
     assert other.held()
     other.release()
@@ -79,7 +79,7 @@ def test_two_threads_may_release_at_once(tmp_path: Path) -> None:
     try:
         with ThreadPoolExecutor(4) as threads:
             for _ in range(200):
-                lease = Lease.acquire(Files(tmp_path), "q")
+                lease = LocalLease.acquire(LocalStore(tmp_path), "q")
                 for released in [threads.submit(lease.release) for _ in range(4)]:
                     released.result()
     finally:
@@ -89,15 +89,15 @@ def test_two_threads_may_release_at_once(tmp_path: Path) -> None:
 def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     process = holder(tmp_path)
     with pytest.raises(FencedError, match=rf"pid {process.pid} "):
-        Lease.acquire(Files(tmp_path), "query next")
+        LocalLease.acquire(LocalStore(tmp_path), "query next")
     process.send_signal(signal.SIGKILL)
     process.wait()
-    with Lease.acquire(Files(tmp_path), "query next"):
+    with LocalLease.acquire(LocalStore(tmp_path), "query next"):
         assert json.loads((tmp_path / "lease").read_text())["owner"] == "query next"
 
 
 def test_a_forked_child_does_not_take_the_lease_away(tmp_path: Path) -> None:
-    with Lease.acquire(Files(tmp_path), "q") as lease:
+    with LocalLease.acquire(LocalStore(tmp_path), "q") as lease:
         child = os.fork()
         if child == 0:
             lease.release()
@@ -105,24 +105,24 @@ def test_a_forked_child_does_not_take_the_lease_away(tmp_path: Path) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert lease.held()
         with pytest.raises(FencedError):
-            Lease.acquire(Files(tmp_path), "q2")
+            LocalLease.acquire(LocalStore(tmp_path), "q2")
 
 
 def test_a_child_that_outlives_the_holder_does_not_keep_the_lease(tmp_path: Path) -> None:
     process = holder(tmp_path, HOLD_AND_FORK)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    with Lease.acquire(Files(tmp_path), "query next") as lease:
+    with LocalLease.acquire(LocalStore(tmp_path), "query next") as lease:
         assert lease.held()
     assert process.stdin is not None
     process.stdin.close()  # lets the child go
 
 
 def test_a_lease_whose_file_was_replaced_is_lost(tmp_path: Path) -> None:
-    lease = Lease.acquire(Files(tmp_path), "q")
+    lease = LocalLease.acquire(LocalStore(tmp_path), "q")
     (tmp_path / "lease").unlink()
     assert not lease.held()
-    with Lease.acquire(Files(tmp_path), "q2") as other:
+    with LocalLease.acquire(LocalStore(tmp_path), "q2") as other:
         assert other.held() and not lease.held()
     lease.release()
 
@@ -130,9 +130,4 @@ def test_a_lease_whose_file_was_replaced_is_lost(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(CheckpointWriteError, match="file/braided"):
-        Lease.acquire(Files(tmp_path / "file" / "braided"), "q")
-
-
-def test_other_stores_have_no_lease_yet() -> None:
-    with pytest.raises(UnsupportedError, match="lease"):
-        Lease.acquire(Files("mock:///cp"), "q")
+        LocalLease.acquire(LocalStore(tmp_path / "file" / "braided"), "q")
