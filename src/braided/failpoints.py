@@ -2,7 +2,8 @@
 
 `BRAIDED_FAILPOINT=name` (or `name:3` for the third time it is reached) names one point and
 `BRAIDED_FAILPOINT_PID` the process to kill with SIGKILL: the driver, wherever the point is reached.
-Workers count in a file, `BRAIDED_FAILPOINT_COUNT`, because they come and go.
+Workers count in a file, `BRAIDED_FAILPOINT_COUNT`, because they come and go. Another signal than
+SIGKILL is named by `BRAIDED_FAILPOINT_SIGNAL`: SIGSTOP makes a process that a later one replaces.
 
 `arm(name)` makes a point of `POINTS` raise instead, once, which ends the query and leaves the
 process. Batches take the name along to their tasks. Unarmed, a point costs two comparisons.
@@ -61,7 +62,7 @@ def reach(name: str) -> None:
         return
     if _count() == int(_NTH or 1):
         pid = int(os.environ.get("BRAIDED_FAILPOINT_PID") or os.getpid())
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.Signals[os.environ.get("BRAIDED_FAILPOINT_SIGNAL") or "SIGKILL"])
         if pid != os.getpid():
             # A dead driver never reads what this worker would go on to write.
             os.kill(os.getpid(), signal.SIGKILL)

@@ -16,19 +16,11 @@ from typing import Any
 import pytest
 
 import braided
-from support.kill.archive import class_archive
 from support.kill.branches import SINKS, expected
 from support.kill.crashes import Progress, Scene
+from support.kill.exact import OFTEN, is_exact, ordered
 from support.kill.oracle import InputRow, TotalsRow, random_batches, totals
 
-# Everything that happens now and then happens in almost every batch.
-OFTEN = {
-    "braided.snapshot.minBytes": "1",
-    "braided.snapshot.factor": "0.01",
-    "braided.snapshot.perTask": "3",
-    "braided.retainedManifests": "2",
-    "braided.fullManifestEvery": "2",
-}
 # Where a manifest is there, but its output is not.
 UNPUBLISHED = ("manifest-linked", "after-manifest", "publishing")
 # Where a batch is abandoned although all its tasks have updated the cache.
@@ -51,13 +43,6 @@ class Stage:
         return self.scenes[-1]
 
 
-@pytest.fixture(scope="session")
-def java(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Options that let the JVMs of all drivers share the classes of Spark."""
-    kept = pytestconfig.cache.mkdir("jvm")
-    return f"-XX:SharedArchiveFile={class_archive(kept, tmp_path_factory.mktemp('archive'))}"
-
-
 @pytest.fixture
 def stage(tmp_path: Path, java: str) -> Iterator[Stage]:
     stage = Stage(tmp_path, java)
@@ -68,21 +53,9 @@ def stage(tmp_path: Path, java: str) -> Iterator[Stage]:
             scene.end_all()
 
 
-def ordered(rows: list[Any]) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in rows)
-
-
 def sums(progress: list[Progress]) -> dict[str, int]:
     names = ("slotsOpened", "cacheHits", "rolledBack", "caughtUp", "rebuilt", "cacheErrors")
     return {name: sum(p.counters.get(name, 0) for p in progress) for name in names}
-
-
-def is_exact(scene: Scene, batches: list[list[InputRow]], published: int, committed: int) -> None:
-    """Readers see the oracle's rows up to one batch, the state is the oracle's at another."""
-    rows, _ = totals(batches[: published + 1])
-    assert ordered(scene.published()) == ordered(rows)
-    _, state = totals(batches[: committed + 1])
-    assert scene.state().records == state
 
 
 # Each place in the first batch or in a later one; some in both.

@@ -13,6 +13,7 @@ import braided
 from braided.kinds.operator.key_by_key import KeyByKey
 from braided.kinds.operator.program import Program
 from braided.kinds.operator.run import OperatorRun
+from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
 from braided.store.slots.channel_state import SnapshotLimits
@@ -52,7 +53,9 @@ class Channel:
     def __init__(self, directory: Path) -> None:
         meta = OperatorMeta(ordinal=0, slots=8, key="", state="", codec="")
         packed: Any = None
-        self._spec = TaskSpec(packed, meta, "flow", str(directory), "", SnapshotLimits(), 2, False)
+        self._spec = TaskSpec(
+            packed, meta, "flow", LocalStore(directory), "", SnapshotLimits(), 2, False
+        )
         self._runs: tuple[RunFile, ...] = ()
 
     def batch(self, now_ms: int, keys: dict[int, int], **more: Any) -> list[tuple[int, int]]:

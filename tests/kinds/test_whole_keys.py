@@ -21,6 +21,7 @@ from braided.kinds.operator.program import Program
 from braided.kinds.operator.run import OperatorRun
 from braided.kinds.operator.way import Way
 from braided.kinds.operator.whole_keys import WholeKeys
+from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
 from braided.store.slots.channel_state import SnapshotLimits
@@ -87,7 +88,9 @@ class Channel:
         meta = OperatorMeta(ordinal=0, slots=8, key="", state="", codec="")
         packed: Any = None
         self._way = way
-        self._spec = TaskSpec(packed, meta, "flow", directory, "", SnapshotLimits(), 2, False)
+        self._spec = TaskSpec(
+            packed, meta, "flow", LocalStore(directory), "", SnapshotLimits(), 2, False
+        )
         self._program = Program("acts", operator, "ProcessingTime", ROW, ROW[:1], (0,), OUTPUT)
         self._runs: tuple[RunFile, ...] = ()
 

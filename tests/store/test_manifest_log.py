@@ -130,8 +130,8 @@ def test_following_reads_one_file_a_batch(flow: SmallFlow, monkeypatch: pytest.M
     module._remembered.clear()
     flow.manifests.view_at(2, flow.flow)
     read: list[str] = []
-    original = flow.files.read
-    monkeypatch.setattr(flow.files, "read", lambda name: read.append(name) or original(name))
+    original = flow.files.get
+    monkeypatch.setattr(flow.files, "get", lambda name: read.append(name) or original(name))
     assert flow.manifests.view_at(3, flow.flow).batch == 3
     assert flow.manifests.view_at(3, flow.flow).batch == 3
     assert read == ["manifests/00000003.json"] * 2

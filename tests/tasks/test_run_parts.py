@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.channel_state import SnapshotLimits
 from braided.store.slots.key_codec import KeyCodec
@@ -35,7 +36,9 @@ def _chunk(rows: list[tuple[int, int]]) -> pa.RecordBatch:
 
 def _spec(directory: Path, keep_order: bool = False) -> ChannelSpec:
     meta = OperatorMeta(ordinal=0, slots=8, key="", state="", codec="")
-    return ChannelSpec(None, meta, "flow", str(directory), "", SnapshotLimits(), 2, keep_order)
+    return ChannelSpec(
+        None, meta, "flow", LocalStore(directory), "", SnapshotLimits(), 2, keep_order
+    )
 
 
 def _channel(directory: Path, cut: int | None = None, **more: Any) -> Channel:

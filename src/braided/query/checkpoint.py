@@ -46,8 +46,8 @@ def open_view(manifests: ManifestLog, spark_log: SparkLog, location: str) -> Sta
     if not batches[0] - 1 <= committed <= newest:
         raise CheckpointMismatchError(
             f"the checkpoint {location} does not fit together: Spark has committed batch "
-            f"{committed}, Braided's manifests are of batches {batches[0]} to {newest}. Files "
-            "were deleted or restored from different times"
+            f"{committed}, Braided's newest manifest is of batch {newest} and the oldest of "
+            f"batch {batches[0]}. Files were deleted or restored from different times"
         )
     _restore(
         manifests, spark_log, [b for b in batches if b >= min(committed, newest - 1)], location

@@ -23,6 +23,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from braided.bench.s3_server import S3Server
 from braided.operator.definition import state_codec
 from braided.spark.offset_log import SparkLog
 from braided.store.durable.local_store import LocalStore
@@ -72,11 +73,16 @@ class Scene:
         restless: bool = False,
         adversary: bool = False,
         java: str = "",
+        s3: S3Server | None = None,
         **options: str,
     ) -> None:
+        """With an S3 server, output and checkpoint are in its bucket, and read as the files that
+        the server keeps.
+        """
         self.directory = directory
-        self.output = directory / "output"
-        self.checkpoint = directory / "checkpoint"
+        self.home = directory if s3 is None else s3.bucket / directory.name
+        self.output = self.home / "output"
+        self.checkpoint = self.home / "checkpoint"
         self.cache = directory / "cache"
         self.runs = 0
         self.log = ""
@@ -85,6 +91,7 @@ class Scene:
         self._restless = restless
         self._adversary = adversary
         self._java = java
+        self._s3 = s3
         self._options = {"braided.slots": "16", "braided.channels": "2", **options}
         self._sessions: list[int] = []
         _write_input(directory / "input", batches)
@@ -124,15 +131,49 @@ class Scene:
         times = self._path("count").stat().st_size
         assert times >= int(point.partition(":")[2]), f"{point} was reached {times} times only"
 
+    def pauses_at(self, point: str) -> Paused:
+        """Runs the driver until it comes to a fail point, where it stands still."""
+        driver = self._start(point, "driver", {"BRAIDED_FAILPOINT_SIGNAL": "SIGSTOP"})
+        deadline = time.monotonic() + RUN_SECONDS_MAX
+        while _state(driver.pid) != "T":
+            assert driver.poll() is None and time.monotonic() < deadline, self._path("log")
+            time.sleep(0.05)
+        return Paused(driver, self._path("log"))
+
+    def is_refused(self) -> str:
+        """Runs the driver, which does not come to its first batch; what it says."""
+        assert self._run("", "driver", False) not in (0, -signal.SIGKILL)
+        return self.log
+
+    def takes_over(self) -> None:
+        """Runs the driver to its end, on a checkpoint that somebody seems to hold."""
+        code = self._wait(self._start("", "driver", options={"braided.takeover": "true"}), False)
+        assert code == 0, f"run {self.runs} ended with {code}\n{self.log}"
+
+    def _address(self, path: Path) -> str:
+        """What the driver calls a path."""
+        if self._s3 is None:
+            return str(path)
+        return f"{self._s3.url}/{path.relative_to(self._s3.bucket)}"
+
     def _run(
         self, point: str, victim: str, leave_rest: bool, more: Mapping[str, str] | None = None
     ) -> int:
+        return self._wait(self._start(point, victim, more), leave_rest)
+
+    def _start(
+        self,
+        point: str,
+        victim: str,
+        more: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
         self.runs += 1
         job = Job(
             operator=self._operator,
             input=str(self.directory / "input"),
-            output=str(self.output),
-            checkpoint=str(self.checkpoint),
+            output=self._address(self.output),
+            checkpoint=self._address(self.checkpoint),
             cache=str(self.cache),
             progress=str(self._path("progress")),
             sink=self._sink,
@@ -140,7 +181,8 @@ class Scene:
             restless=self._restless,
             adversary=self._adversary,
             java=self._java,
-            options=self._options,
+            options={**self._options, **(options or {})},
+            spark={} if self._s3 is None else self._s3.spark_settings,
         )
         self._path("job").write_bytes(msgspec.json.encode(job))
         environment = {
@@ -164,6 +206,9 @@ class Scene:
                 start_new_session=True,
             )
         self._sessions.append(driver.pid)
+        return driver
+
+    def _wait(self, driver: subprocess.Popen[bytes], leave_rest: bool) -> int:
         try:
             code = driver.wait(RUN_SECONDS_MAX)
         finally:
@@ -180,7 +225,9 @@ class Scene:
 
     def published(self, sink: str = ".") -> list[dict[str, Any]]:
         """The output rows that a reader sees."""
-        return [row for path in _visible_files(self.output / sink) for row in _parquet_rows(path)]
+        root = Path("/") if self._s3 is None else self._s3.bucket
+        files = _visible_files(self.output / sink, root)
+        return [row for path in files for row in _parquet_rows(path)]
 
     def by_batch(self, sink: str) -> list[dict[str, Any]]:
         """The rows of a sink that writes a file for each batch."""
@@ -261,6 +308,19 @@ class Scene:
         return LocalStore(str(self.checkpoint / "braided"))
 
 
+class Paused(NamedTuple):
+    """A driver that stands still."""
+
+    driver: subprocess.Popen[bytes]
+    log: Path
+
+    def goes_on(self) -> str:
+        """Lets it go on to its end, which is an error; what it says."""
+        self.driver.send_signal(signal.SIGCONT)
+        assert self.driver.wait(RUN_SECONDS_MAX) not in (0, -signal.SIGKILL), self.log.read_text()
+        return self.log.read_text()
+
+
 def _write_input(directory: Path, batches: list[list[InputRow]]) -> None:
     directory.mkdir()
     for number, batch in enumerate(batches):
@@ -270,8 +330,11 @@ def _write_input(directory: Path, batches: list[list[InputRow]]) -> None:
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
-def _visible_files(output: Path) -> Iterator[Path]:
-    """Follows a file sink's log as Spark's readers do: the newest compacted file, then the rest."""
+def _visible_files(output: Path, root: Path) -> Iterator[Path]:
+    """Follows a file sink's log as Spark's readers do: the newest compacted file, then the rest.
+
+    `root` is what the paths in it are below.
+    """
     log = output / "_spark_metadata"
     if not log.is_dir():
         return
@@ -284,7 +347,7 @@ def _visible_files(output: Path) -> Iterator[Path]:
         assert version == "v1"
         for entry in map(json.loads, entries):
             assert entry["action"] == "add"
-            yield Path(unquote(urlsplit(entry["path"]).path))
+            yield root / unquote(urlsplit(entry["path"]).path).lstrip("/")
 
 
 def _parquet_rows(path: Path) -> list[dict[str, Any]]:
@@ -301,6 +364,11 @@ def _end_session(session: int) -> None:
                 os.kill(process, signal.SIGKILL)
         assert time.monotonic() < deadline, f"processes {left} do not end"
         time.sleep(0.01)
+
+
+def _state(pid: int) -> str:
+    """A process's state as the kernel writes it; T when it was stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _alive(session: int) -> list[int]:

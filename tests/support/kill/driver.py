@@ -50,6 +50,7 @@ class Job(msgspec.Struct, frozen=True):
     restless: bool = False  # slots move and rows are carried after each of the first batches
     adversary: bool = False  # policies that change channels and slots after every batch
     java: str = ""  # more options of the JVM
+    spark: dict[str, str] = {}  # more settings of the session
     options: dict[str, str] = {}
 
 
@@ -59,7 +60,7 @@ def main(job: Job) -> None:
     _record(Path(job.progress))
     if job.restless:
         _ask_for_changes()
-    spark = _session(job.java)
+    spark = _session(job)
     rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(job.input)
     if job.sink == "branches":
         sinks = branches.writers(rows, Path(job.output))
@@ -101,9 +102,9 @@ def _hand_over_to_adversary(writer: StreamWriter) -> None:
     Commands.take = taken  # type: ignore[method-assign]
 
 
-def _session(java: str) -> SparkSession:
-    options = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {java}"
-    return (
+def _session(job: Job) -> SparkSession:
+    options = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {job.java}"
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("to be killed")
         .config("spark.ui.enabled", "false")
@@ -111,8 +112,10 @@ def _session(java: str) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.streaming.fileSink.log.compactInterval", "3")
         .config("spark.driver.extraJavaOptions", options)
-        .getOrCreate()
     )
+    for name, value in job.spark.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
 
 
 def _sink(writer: StreamWriter, job: Job) -> StreamWriter:

@@ -2,7 +2,8 @@
 
 To take the lease is to create the object of the next epoch, which only one can. Its holder writes
 it anew every few seconds, and at the end says in it that it was given back; whoever finds one that
-was not renewed for a while, or whose process is dead, takes the next epoch. A holder has lost its
+was not renewed for a while takes the next epoch. Of a holder on the same machine it is known at
+once whether it lives. A holder has lost its
 lease when there is an object of a later epoch: it looks before it commits and before it publishes.
 
 Freshness is told by the holders' clocks, so that hosts whose clocks differ by more than the time
@@ -56,10 +57,17 @@ class _Holder(msgspec.Struct, frozen=True):
     def renewed(self, released: bool = False) -> _Holder:
         return msgspec.structs.replace(self, renewed_ms=_now_ms(), released=released)
 
-    def is_dead(self) -> bool:
-        """Whether its process is known to be gone. Of another machine's nothing is known."""
+    def is_alive(self) -> bool | None:
+        """Whether its process is there; None for one of another machine, where that is unknown."""
         machine, _, began = self.process.partition("/")
-        return machine == _machine() and began != _began(self.pid)
+        return began == _began(self.pid) if machine == _machine() else None
+
+    def holds(self) -> bool:
+        """Whether a newcomer has to leave the lease alone."""
+        if self.released:
+            return False
+        alive = self.is_alive()
+        return self.age_s() <= FRESH_S if alive is None else alive
 
     def age_s(self) -> float:
         return (_now_ms() - self.renewed_ms) / 1000
@@ -132,12 +140,12 @@ def _refuse_if_held(store: Store, epoch: int) -> None:
         return  # the one who took the next epoch has tidied up
     except UNREADABLE:
         return  # nobody that could be named
-    if holder.released or holder.is_dead() or holder.age_s() > FRESH_S:
+    if not holder.holds():
         return
     raise FencedError(
         f"{store.path(_name(epoch))} is held by {holder}, which renewed it {holder.age_s():.0f} s "
         f"ago. Stop that query first; two must not run on one checkpoint. If it is dead, start "
-        f"again in {max(1.0, FRESH_S - holder.age_s()):.0f} s, or with "
+        f"again when the lease is {FRESH_S:.0f} s old, or with "
         f'.option("braided.takeover", True), which ends it if it lives'
     )
 
