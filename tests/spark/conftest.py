@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from braided.bench.s3_server import S3Server, s3a_jars
 from braided.spark.interpreter import use_driver_python
+from support.s3 import S3Lab, reach_s3, s3_server_for_tests
 from support.stream_harness import Lab
 
 _HERE = Path(__file__).parent
@@ -33,6 +35,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.local.dir", str(home))
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))
         .config("spark.driver.host", "127.0.0.1")
+        # What reaches an S3 server, where it is installed; without one it only lies there.
+        .config("spark.jars", ",".join(map(str, s3a_jars())))
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
@@ -46,4 +50,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def lab(spark: SparkSession, tmp_path: Path) -> Iterator[Lab]:
     """Queries on fresh directories; those still running at the end are stopped."""
     with Lab(spark, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def s3_server(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A server that the session reaches."""
+    with s3_server_for_tests(tmp_path_factory) as server:
+        reach_s3(spark, server)
+        yield server
+
+
+@pytest.fixture
+def s3_lab(spark: SparkSession, tmp_path: Path, s3_server: S3Server) -> Iterator[S3Lab]:
+    """The same with checkpoint and output in an object store."""
+    with S3Lab(spark, tmp_path, s3_server) as made:
         yield made

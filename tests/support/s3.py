@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from braided.bench.s3_server import S3Server, missing, serve
+from support.stream_harness import Lab
 
-__all__ = ["s3_server_for_tests"]
+__all__ = ["S3Lab", "reach_s3", "s3_server_for_tests"]
 
 
 @contextmanager
@@ -23,3 +26,25 @@ def s3_server_for_tests(paths: pytest.TempPathFactory) -> Iterator[S3Server]:
         pytest.skip(lacking)
     with serve(paths.mktemp("s3")) as server:
         yield server
+
+
+def reach_s3(spark: SparkSession, server: S3Server) -> None:
+    """Lets a session that has the jars reach the server."""
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    for name, value in server.spark_settings.items():
+        if name.startswith("spark.hadoop."):
+            settings.set(name.removeprefix("spark.hadoop."), value)
+
+
+class S3Lab(Lab):
+    """Queries whose checkpoint and output are objects, read as the files that the server keeps."""
+
+    def __init__(self, spark: SparkSession, home: Path, server: S3Server) -> None:
+        super().__init__(spark, home)
+        self.root = server.bucket
+        self.checkpoint = server.bucket / home.name / "checkpoint"
+        self.out = server.bucket / home.name / "out"
+        self._server = server
+
+    def address(self, path: Path) -> str:
+        return f"{self._server.url}/{path.relative_to(self.root)}"

@@ -94,6 +94,8 @@ class Lab:
         self.home = home
         self.checkpoint = home / "checkpoint"
         self.out = home / "out"
+        self.root = Path("/")
+        """What the paths in the log of a file sink are below."""
         self._started: list[ElasticQuery] = []
 
     def __enter__(self) -> Self:
@@ -103,6 +105,10 @@ class Lab:
         for query in self._started:
             if query.isActive:
                 query.stop()
+
+    def address(self, path: Path) -> str:
+        """What a query calls a path."""
+        return str(path)
 
     def feed(self, schema: str | StructType, name: str = "in") -> Feed:
         return Feed(self.spark, self.home / name, schema)
@@ -119,8 +125,8 @@ class Lab:
         if callable(sink):
             writer.foreachBatch(sink)
         else:
-            writer.format(sink).option("path", str(self.out))
-        writer.option("checkpointLocation", str(self.checkpoint))
+            writer.format(sink).option("path", self.address(self.out))
+        writer.option("checkpointLocation", self.address(self.checkpoint))
         for name, value in options.items():
             writer.option(f"braided.{name}", value)
         if trigger:
@@ -147,11 +153,11 @@ class Lab:
     # -- what a query left -----------------------------------------------------------------
 
     def output(self) -> dict[int, list[tuple[Any, ...]]]:
-        return output_of(self.out)
+        return output_of(self.out, self.root)
 
     def rows(self) -> list[tuple[Any, ...]]:
         """All output, batch after batch."""
-        return [row for batch in output_of(self.out).values() for row in batch]
+        return [row for batch in self.output().values() for row in batch]
 
     def state(self, stream: braided.Stream, operator: str | None = None) -> State:
         """The committed state of one operator: the only one if none is named."""
@@ -161,7 +167,7 @@ class Lab:
 # -- output --------------------------------------------------------------------------------------
 
 
-def output_of(path: Path) -> dict[int, list[tuple[Any, ...]]]:
+def output_of(path: Path, root: Path = Path("/")) -> dict[int, list[tuple[Any, ...]]]:
     """What readers of a Parquet sink see, by batch and in order, from its `_spark_metadata`."""
     log = path / "_spark_metadata"
     if not log.exists():
@@ -179,7 +185,7 @@ def output_of(path: Path) -> dict[int, list[tuple[Any, ...]]]:
         for uri in listed:
             if uri not in seen:
                 seen.add(uri)
-                table = pq.ParquetFile(unquote(urlparse(uri).path)).read()
+                table = pq.ParquetFile(root / unquote(urlparse(uri).path).lstrip("/")).read()
                 found[batch] += zip(*[c.to_pylist() for c in table.columns], strict=True)
     return found
 

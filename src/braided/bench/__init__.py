@@ -13,6 +13,7 @@ BENCHES = {
     "floor": "braided.bench.floor",
     "rescale": "braided.bench.rescale",
     "state-size": "braided.bench.state_size",
+    "store": "braided.bench.store",
     "agg": "braided.bench.agg",
     "scheduler": "braided.bench.scheduler",
     "processor": "braided.bench.processor",

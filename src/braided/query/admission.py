@@ -62,6 +62,8 @@ class Admission:
         if cut is not None:
             # Rows that are left for the next batch must not find their timers fired.
             times = BatchTimes(times.batch_time_ms, before.watermark_ms)
+        # The manifest will be durable, and counts on what sources have noted of this batch.
+        self._spark_log.sync_sources()
         return Admitted(batch, times, tables, cut, self._spark_log.offsets(batch))
 
     def _foreseen(self, df: DataFrame, batch: int, times: BatchTimes) -> Mapping[str, int]:
