@@ -18,7 +18,7 @@ import braided
 from braided.errors import BraidedError
 from support.stream_harness import Lab
 
-__all__ = ["MemoryProbe", "Tally", "failure", "fill", "read_only", "small_disk"]
+__all__ = ["MemoryProbe", "Superstitious", "Tally", "failure", "fill", "read_only", "small_disk"]
 
 
 class Tally(braided.Operator):
@@ -31,6 +31,15 @@ class Tally(braided.Operator):
         self.count += 1
         self.total += row.v
         yield row.k, self.count, self.total
+
+
+class Superstitious(Tally):
+    """The same, but one value is refused."""
+
+    def onRow(self, row: Any) -> Iterator[Any]:
+        if row.v == 13:
+            raise ValueError("unlucky")
+        yield from super().onRow(row)
 
 
 def failure(lab: Lab, stream: braided.Stream, *args: Any, **kwargs: Any) -> BraidedError:

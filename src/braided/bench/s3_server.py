@@ -107,7 +107,7 @@ class S3Server:
     def requests(self, since: int = 0) -> list[Request]:
         """What was asked for, from the so-and-so-many-th request on."""
         lines = (self.home / "access.log").read_text().splitlines()
-        return [_parse(line) for line in lines[since:]]
+        return [_parse(line) for line in lines[1 + since :]]  # the first says when it starts
 
 
 @contextmanager
