@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo quick test fuzz check bench clean
+.PHONY: help setup demo quick test fuzz check bench s3 clean
 
 help:  ## Lists these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ check: setup  ## Lints, type-checks and verifies which layer imports which
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/layers.py
 
+s3:  ## Installs the S3 server and the jars that tests and benchmarks on S3 need; others skip them
+	@scripts/s3.sh
+
 bench: setup  ## Runs every benchmark with --quick
 	@for name in $$($(BIN)/python -c 'from braided.bench import BENCHES; print(*BENCHES)'); do \
 	  echo; echo "== $$name"; $(BIN)/braided bench "$$name" --quick; \
@@ -47,4 +50,5 @@ bench: setup  ## Runs every benchmark with --quick
 clean:  ## Deletes .venv and everything else that was made here
 	@rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist \
 	  src/*.egg-info metastore_db spark-warehouse artifacts derby.log
+	@rm -rf "$${BRAIDED_CACHE:-$$HOME/.cache/braided}"
 	@find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
