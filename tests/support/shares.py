@@ -3,8 +3,8 @@
 pytest-xdist gives each process a part of the list, all of the same length, and lets one that has
 nothing left take from the end of another's. So the parts are made here: equally long in seconds
 first, long tests before short ones, then equally long in numbers, by tests that take no time. How
-long tests take is in `seconds.json`, as a run on 2 cores with `--note-seconds` found it; a test that
-is not in it takes as long as most of its kind.
+long tests take is in `seconds.json`, as a run on 2 cores with `--note-seconds` found it; a test
+that is not in it takes as long as most of its kind.
 """
 
 from __future__ import annotations
