@@ -26,7 +26,8 @@ demo: setup  ## Runs an elastic pipeline on local Spark, about a minute: start h
 	@$(BIN)/braided demo
 
 quick: check  ## Checks the code and runs the tests that need no Spark, about a minute: the inner loop
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m 'not spark and not kill' $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m 'not spark and not kill' \
+	  --ignore tests/spark --ignore tests/kill $(PYTEST_ARGS)
 
 test: check  ## Checks the code, then runs all tests; PYTEST_ARGS='-k rescale' picks some
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)

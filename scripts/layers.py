@@ -269,7 +269,7 @@ def _reaches_below(
             for each in graph[name]
             if _is_within(each.target, BELOW_MODULES)
         ]
-        for node in ast.walk(_tree(path)):
+        for node in _nodes(path):
             if isinstance(node, ast.Attribute) and node.attr in BELOW_NAMES:
                 uses.append(f"{_shown(path)}:{node.lineno}: {name} uses {node.attr}")
         if uses:
@@ -288,7 +288,7 @@ def _imports(name: str, path: Path, files: Mapping[str, Path]) -> list[Import]:
     """What a module imports, in the order of the file."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: dict[str, Import] = {}
-    for node in ast.walk(_tree(path)):
+    for node in _nodes(path):
         for target in _targets(node, package, files):
             if target != name:
                 place = f"{_shown(path)}:{getattr(node, 'lineno', 0)}"
@@ -338,8 +338,16 @@ def _is_dynamic(node: ast.Call) -> bool:
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+def _nodes(path: Path) -> list[ast.AST]:
+    """What `ast.walk` gives of a file, outer nodes first, in a fraction of its time."""
+    nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"), str(path))]
+    for node in nodes:  # which grows meanwhile
+        for value in vars(node).values():
+            if isinstance(value, ast.AST):
+                nodes.append(value)
+            elif isinstance(value, list):
+                nodes.extend(part for part in value if isinstance(part, ast.AST))
+    return nodes
 
 
 def _shown(path: Path) -> str:

@@ -6,11 +6,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable
-from itertools import groupby
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from support.shares import Stopwatch, dealt, known_seconds
 
 # Hypothesis draws the same cases in every run of `make test`; `make fuzz` looks for new ones.
 settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -38,29 +39,23 @@ def _write_to_memory() -> None:
 _write_to_memory()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests by their folder, and puts the long ones first.
+def pytest_addoption(parser: pytest.Parser) -> None:
+    said = "write down how long each test takes, by which later runs deal them out to processes"
+    parser.addoption("--note-seconds", action="store_true", help=said)
 
-    The processes that share the work (pytest-xdist) begin with a part of the list each and then
-    take from each other's ends. So every part gets the tests that kill drivers, which take minutes,
-    then modules that share a Spark session, and what takes no time last, to fill what is left.
-    """
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--note-seconds") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Stopwatch())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests by their folder, and deals them out."""
     for item in items:
         for name in _markers(item.path):
             item.add_marker(name)
-    kill: list[pytest.Item] = []
-    spark: list[pytest.Item] = []
-    quick: list[pytest.Item] = []
-    for item in items:
-        marks = {mark.name for mark in item.iter_markers()}
-        (kill if "kill" in marks else spark if "spark" in marks else quick).append(item)
-    modules = [list(module) for _, module in groupby(spark, key=lambda item: item.path)]
-    parts: list[list[pytest.Item]] = [
-        [] for _ in range(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-    ]
-    for group in (*([item] for item in kill), *modules, *([item] for item in quick)):
-        min(parts, key=len).extend(group)
-    items[:] = [item for part in parts for item in part]
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = dealt(items, processes, known_seconds())
 
 
 def _markers(path: Path) -> Iterable[str]:

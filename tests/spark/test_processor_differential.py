@@ -44,6 +44,11 @@ def outcomes(
     return outcome
 
 
+def _together(scenario: str) -> pytest.MarkDecorator:
+    """All tests of a scenario are run by the process that has run the scenario."""
+    return pytest.mark.together(scenario)
+
+
 @contextmanager
 def _conf(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     before = {name: spark.conf.get(name, None) for name in settings}
@@ -87,8 +92,10 @@ def _batch(scenario: Scenario, spark: SparkSession, side: Side) -> Outcome:
 
 @pytest.mark.parametrize(
     ("scenario", "part"),
-    CASES,
-    ids=[f"{s.name}: {part}" if part else s.name for s, part in CASES],
+    [
+        pytest.param(s, part, id=f"{s.name}: {part}" if part else s.name, marks=_together(s.name))
+        for s, part in CASES
+    ],
 )
 def test_a_processor_does_on_braided_what_it_does_natively(
     scenario: Scenario, part: str | None, outcomes: Callable[[Scenario], Both]
@@ -118,7 +125,7 @@ KEPT = (
 """Scenarios whose state is read in the end; what expires is no longer there at different times."""
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_together(name)) for name in KEPT])
 def test_what_is_kept_is_what_spark_reads_in_its_own_checkpoint(
     name: str, outcomes: Callable[[Scenario], Both], spark: SparkSession
 ) -> None:

@@ -12,9 +12,12 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 
+from braided.spark.jvm import java_class
+
 __all__ = ["Aggregates", "Catalyst", "Exchange"]
 
 _CATALYST = "org.apache.spark.sql.catalyst"
+_EXECUTION = "org.apache.spark.sql.execution"
 _AGGREGATES = ("HashAggregate", "ObjectHashAggregate", "SortAggregate")
 
 
@@ -46,14 +49,13 @@ class Catalyst:
         self._nil = self._object("scala.collection.immutable.Nil")
         self._datasets = self._object("org.apache.spark.sql.classic.Dataset")
         self._physical = self._object(f"{_CATALYST}.planning.PhysicalAggregation")
-        self._python = self._jvm.org.apache.spark.api.python.PythonUtils
-        sql = self._jvm.org.apache.spark.sql
-        self._expressions = sql.classic.ExpressionUtils
-        self._alias = sql.catalyst.expressions.Alias
-        self._relation = sql.catalyst.plans.logical.LocalRelation
-        self._exchange = sql.execution.exchange.ShuffleExchangeExec
+        self._python = self._class("org.apache.spark.api.python.PythonUtils")
+        self._expressions = self._class("org.apache.spark.sql.classic.ExpressionUtils")
+        self._alias = self._class(f"{_CATALYST}.expressions.Alias")
+        self._relation = self._class(f"{_CATALYST}.plans.logical.LocalRelation")
+        self._exchange = self._class(f"{_EXECUTION}.exchange.ShuffleExchangeExec")
         self._names = self._object(f"{_CATALYST}.expressions.NamedExpression")
-        self._stage = sql.execution.adaptive.LogicalQueryStage
+        self._stage = self._class(f"{_EXECUTION}.adaptive.LogicalQueryStage")
 
     def analyzed(self, df: DataFrame) -> Any:
         return df._jdf.queryExecution().analyzed()
@@ -71,7 +73,7 @@ class Catalyst:
     def replaced(self, function: Any) -> Any:
         """What Spark computes for a function that is a name for others, as bool_and is."""
         kind = f"{_CATALYST}.expressions.RuntimeReplaceable"
-        while self._jvm.java.lang.Class.forName(kind).isInstance(function):
+        while self._class("java.lang.Class").forName(kind).isInstance(function):
             function = function.replacement()
         return function
 
@@ -158,5 +160,8 @@ class Catalyst:
         """The rows of a frame, of whose plan Spark's optimiser then sees the columns only."""
         return self.planned(frame.sparkSession, frame._jdf.queryExecution().sparkPlan())
 
+    def _class(self, name: str) -> Any:
+        return java_class(self._jvm, name)
+
     def _object(self, name: str) -> Any:
-        return self._jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
+        return self._class("java.lang.Class").forName(f"{name}$").getField("MODULE$").get(None)

@@ -15,7 +15,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["RENAMED_LOGS", "Jvm", "int_array"]
+__all__ = ["RENAMED_LOGS", "Jvm", "int_array", "java_class"]
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 RENAMED_LOGS = (
@@ -24,6 +24,15 @@ RENAMED_LOGS = (
 )
 """The setting with which Spark writes the files of a log by renaming."""
 _SOURCES = "org.apache.spark.sql.execution.datasources"
+
+
+def java_class(jvm: Any, name: str) -> Any:
+    """A class by its whole name.
+
+    Written as `jvm.java.lang.Class`, py4j asks the JVM for a class of each of the names `java`,
+    `java.lang` and so on, and to find that there is none the JVM looks into all of Spark's jars.
+    """
+    return getattr(jvm, name)
 
 
 def int_array(context: SparkContext, values: npt.NDArray[np.int32]) -> Column:
@@ -36,8 +45,9 @@ def int_array(context: SparkContext, values: npt.NDArray[np.int32]) -> Column:
     jvm: Any = context._jvm
     made = context._gateway.new_array(jvm.int, len(values))
     # Bytes travel in one call; the JVM reads them highest first.
-    jvm.java.nio.ByteBuffer.wrap(values.astype(">i4").tobytes()).asIntBuffer().get(made)
-    return ClassicColumn(jvm.org.apache.spark.sql.functions.lit(made))
+    data = values.astype(">i4").tobytes()
+    java_class(jvm, "java.nio.ByteBuffer").wrap(data).asIntBuffer().get(made)
+    return ClassicColumn(java_class(jvm, "org.apache.spark.sql.functions").lit(made))
 
 
 class Jvm:
@@ -49,7 +59,7 @@ class Jvm:
         self._jvm: Any = context._jvm
         self._gateway: Any = context._gateway
         self.session: Any = spark._jsparkSession
-        self._python: Any = self._jvm.org.apache.spark.api.python.PythonUtils
+        self._python: Any = self._class("org.apache.spark.api.python.PythonUtils")
         self._none = self._object("scala.None")
         self._writer = self._object(f"{_SOURCES}.FileFormatWriter")
         self._nothing = getattr(self._writer, "write$default$12")()
@@ -81,7 +91,7 @@ class Jvm:
 
     def interval_ms(self, every: str) -> int:
         """The interval of a processing-time trigger, read as Spark reads it."""
-        trigger = self._jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(every)
+        trigger = self._class("org.apache.spark.sql.streaming.Trigger").ProcessingTime(every)
         return int(trigger.intervalMs())
 
     def session_id(self) -> str:
@@ -108,12 +118,12 @@ class Jvm:
         if self._is(found, f"{_SOURCES}.v2.python.PythonDataSourceV2"):
             found.setShortName(name)
         given = self._class("org.apache.spark.sql.util.CaseInsensitiveStringMap")(options)
-        schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema_json)
+        schema = self._class("org.apache.spark.sql.types.DataType").fromJson(schema_json)
         try:
             takes_schema = bool(found.supportsExternalMetadata())
         except Py4JError:  # py4j does not see every method that an interface brings along
             takes_schema = False
-        declared = self._jvm.scala.Option.apply(schema) if takes_schema else None
+        declared = self._class("scala.Option").apply(schema) if takes_schema else None
         table = self._object(f"{_SOURCES}.v2.DataSourceV2Utils").getTableFromProvider(
             found, given, declared or self._none
         )
@@ -215,7 +225,7 @@ class Jvm:
         """Spark's memory sink, and a Dataset of what is in it."""
         sources = f"{_STREAMING}.sources"
         sink = self._class(f"{sources}.MemorySink")()
-        schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema_json)
+        schema = self._class("org.apache.spark.sql.types.DataType").fromJson(schema_json)
         types = self._object("org.apache.spark.sql.catalyst.types.DataTypeUtils")
         plan = self._class(f"{sources}.MemoryPlan")(sink, types.toAttributes(schema))
         datasets = self._object("org.apache.spark.sql.classic.Dataset")
@@ -224,7 +234,7 @@ class Jvm:
     def tick(self) -> tuple[Any, Callable[[int], None]]:
         """A stream in the driver that never has rows, and what moves it to an offset."""
         runtime = f"{_STREAMING}.runtime"
-        tasks, encoder = 0, self._jvm.org.apache.spark.sql.Encoders.LONG()
+        tasks, encoder = 0, self._class("org.apache.spark.sql.Encoders").LONG()
         stream = self._class(f"{runtime}.MemoryStream").apply(self.session, tasks, encoder)
         offset = self._class(f"{runtime}.LongOffset")
 
@@ -259,12 +269,12 @@ class Jvm:
 
     def ddl(self, schema_json: str) -> str:
         """Columns as CREATE TABLE takes them, all nullable."""
-        schema = self._jvm.org.apache.spark.sql.types.DataType.fromJson(schema_json)
+        schema = self._class("org.apache.spark.sql.types.DataType").fromJson(schema_json)
         return str(schema.asNullable().toDDL())
 
     def _table(self, database: str, table: str) -> Any:
         identifier = self._class("org.apache.spark.sql.catalyst.TableIdentifier")
-        return identifier(table, self._jvm.scala.Option.apply(database), self._none)
+        return identifier(table, self._class("scala.Option").apply(database), self._none)
 
     # -- plans and classes -----------------------------------------------------------------
 
@@ -278,19 +288,16 @@ class Jvm:
         return None
 
     def _class(self, name: str) -> Any:
-        found = self._jvm
-        for part in name.split("."):
-            found = getattr(found, part)
-        return found
+        return java_class(self._jvm, name)
 
     def _object(self, name: str) -> Any:
         """A Scala object."""
-        return self._jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
+        return self._class("java.lang.Class").forName(f"{name}$").getField("MODULE$").get(None)
 
     def _is(self, thing: Any, name: str) -> bool:
-        return bool(self._jvm.java.lang.Class.forName(name).isInstance(thing))
+        return bool(self._class("java.lang.Class").forName(name).isInstance(thing))
 
     def _new(self, cls: Any) -> Any:
-        no_types = self._gateway.new_array(self._jvm.java.lang.Class, 0)
-        no_values = self._gateway.new_array(self._jvm.java.lang.Object, 0)
+        no_types = self._gateway.new_array(self._class("java.lang.Class"), 0)
+        no_values = self._gateway.new_array(self._class("java.lang.Object"), 0)
         return cls.getDeclaredConstructor(no_types).newInstance(no_values)
