@@ -10,9 +10,11 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
 
 import braided
 from braided.control.routing.table import RoutingTable
@@ -121,6 +123,44 @@ def test_groups_by_names_columns_expressions_and_several_of_them(lab: Lab) -> No
     assert counts(lab, flow, "expression") == Counter((c % 3, k) for k, c, _ in rows)
     assert counts(lab, flow, "nested") == {(0,): 4, (1,): 4}
     assert counts(lab, flow, "function") == {("X",): 4, (None,): 4}
+
+
+def test_keys_whose_hashes_are_equal_are_called_once_per_batch(lab: Lab) -> None:
+    """Spark's hash passes over nulls and over where an array ends."""
+
+    class Tables(braided.Operator):
+        calls: int = 0
+
+        def onBatch(self, rows: pa.Table) -> Iterator[Any]:
+            self.calls += 1
+            for row in rows.to_pylist():
+                yield row["a"], row["b"], row["c"], row["n"]
+
+    class Lists(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            pass
+
+        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+            yield Row(a=key[0], b=key[1], c=key[2], numbers=sorted(row.n for row in rows))
+
+        def close(self) -> None:
+            pass
+
+    columns = "a int, b int, c array<array<int>>"
+    keys = [(1, None, [[1], [2]]), (None, 1, [[1], [2]]), (1, None, [[1, 2]])]
+    hashes = lab.spark.createDataFrame(keys, columns).selectExpr("xxhash64(a, b, c)")
+    assert hashes.distinct().count() == 1
+    feed = lab.feed(f"{columns}, n int")
+    feed.add([(*keys[n % 3], n) for n in range(300)], files=2)
+    flow = braided.stream(feed.frame()).groupBy("a", "b", "c").apply(Tables, feed.schema)
+    flow = flow.groupBy("a", "b", "c").transformWithState(
+        Lists(), f"{columns}, numbers array<int>", "Append", "None"
+    )
+    lab.run(flow, channels=2)
+    assert [fields["calls"] for fields in lab.state(flow, "Tables").values()] == [1, 1, 1]
+    assert sorted(lab.rows(), key=lambda row: row[3][0]) == [
+        (*key, list(range(i, 300, 3))) for i, key in enumerate(keys)
+    ]
 
 
 def test_groups_by_columns_taken_from_the_dataframe_or_the_stream(lab: Lab) -> None:

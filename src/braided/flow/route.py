@@ -219,7 +219,7 @@ class Route:
         self._channel: Column | None = None
 
     def apply(self, rows: StageInput) -> DataFrame:
-        """One partition per channel, sorted by slot, hash of the key and order.
+        """One partition per channel, sorted by slot, hash of the key, key and order.
 
         The columns of the result: order columns if tagged, the rows' own, hidden keys, the place.
         """
@@ -252,12 +252,15 @@ class Route:
         return frame.repartitionById(table.channels, self._channel_of(table, slot))
 
     def _make_sequences(self, spark: SparkSession) -> _Sequences:
-        # Not by the key itself: its hash is in the place, and if two keys of one place (one pair in
-        # 2^45) take turns, that is no harm. Not by age where all rows are new: Spark drops it then.
+        # The place alone does not tell all keys apart: Spark's hash passes over nulls, so that
+        # (1, null) and (null, 1) have one place, as have keys whose hashes collide. They must not
+        # take turns. To compare keys costs next to nothing: only rows of one place get that far.
+        # Not by age where all rows are new: Spark drops it then.
+        keys = [F.col(PLACE), *map(F.expr, self._columns)]
         order = [F.col(name) for name in self._order]
         return _Sequences(
-            by_age=ColumnList(spark, [F.col(PLACE), *order]),
-            by_sequence=ColumnList(spark, [F.col(PLACE), *order[1:]]),
+            by_age=ColumnList(spark, [*keys, *order]),
+            by_sequence=ColumnList(spark, [*keys, *order[1:]]),
             order=NameList(spark, self._order),
         )
 

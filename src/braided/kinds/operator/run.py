@@ -1,7 +1,7 @@
 """One channel of an operator in one batch: rows in, rows out, changes of state.
 
 A task is a pure function of its slots' state at the version before and its ordered rows. It reads
-Arrow chunks sorted by slot, the key's hash and order, runs the operator key by key, gives its
+Arrow chunks sorted by slot, key (first its hash) and order, runs the operator key by key, gives its
 output away in Arrow chunks, and at the end writes one changelog and reports. Nothing it writes
 counts until the manifest names it.
 """
