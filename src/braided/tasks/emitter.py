@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from braided.tasks.columns import order_columns
 from braided.tasks.order import Tag, Tags
+from braided.tasks.row_digest import RowDigest
 from braided.tasks.spec import ChannelSpec
 
 __all__ = ["OUTPUT_ROWS", "Emitter", "WaitingRows"]
@@ -26,7 +26,7 @@ class Emitter:
         self.keep_order = spec.keep_order
         self._columns = spec.order + 1
         self._names = order_columns(self._columns)
-        self._digest = hashlib.blake2b(digest_size=16)
+        self._digest = RowDigest()
 
     def emit(self, chunk: pa.RecordBatch, tags: Sequence[Tag]) -> pa.RecordBatch:
         """The chunk as it leaves; it needs tags only where rows keep their order."""
@@ -46,10 +46,7 @@ class Emitter:
         ordered = pa.RecordBatch.from_arrays([*order, *chunk.columns], names=names)
         # A later operator reads this through a shuffle, which Spark may run again: whether a
         # second run gave the same rows must be seen.
-        for column in ordered.columns:
-            for buffer in column.buffers():
-                if buffer is not None:
-                    self._digest.update(buffer)
+        self._digest.add(ordered)
         return ordered
 
     def digest(self) -> str:
