@@ -26,6 +26,7 @@ from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.spec import BatchSpec
+from support.channel_runs import finished, open_reads
 
 SLOTS = 4
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -89,8 +90,7 @@ class Flow:
         )
         task = AggregateRun(Channel.open(place, "agg", spec, 0), self.program)
         parts = [self._chunk(rows[i : i + chunk]) for i in range(0, len(rows), chunk)]
-        given = [out for out in task.process(iter(parts))]
-        report = task.finish()
+        given, report = finished(task, parts)
         assert sum(slot.busy_ns for slot in report.slots) <= report.busy_ns
         if commit:
             table = RoutingTable.initial(SLOTS, 1)
@@ -221,3 +221,4 @@ def test_an_overflow_names_the_key(tmp_path: Path) -> None:
     flow.run([("a", 2**62, 1), ("bb", 1, 1)])
     with pytest.raises(OperatorError, match=r"sum\(v\) does not fit .* key \{'k': 'a'\}"):
         flow.run([("bb", 1, 1), ("a", 2**62, 1)])
+    assert open_reads(tmp_path) == 0

@@ -35,6 +35,8 @@ class ChannelSlots(Protocol):
 
     def slot(self, number: int) -> SlotState: ...
 
+    def close(self) -> None: ...
+
 
 class Channel:
     """One channel of an operator in one batch. It knows nothing of Spark: Arrow in, Arrow out."""
@@ -83,6 +85,13 @@ class Channel:
         slots = sorted({*self.meter.rows, *due})
         self.state.open_slots(slots)
         return slots
+
+    def close(self) -> None:
+        """Lets go of the slots. `report` does; a task that does not get there must.
+
+        What they hold of the cache would keep its pages from being used again.
+        """
+        self.state.close()
 
     def report(
         self,

@@ -10,7 +10,7 @@ through the records of the times that have passed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class AggregateRun:
         self._later: dict[int, dict[bytes, None]] = {}
         """Keys by slot whose results are given out at the end: more rows of them may come."""
 
-    def process(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def process(self, chunks: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         for chunk in self.channel.chunks_with_rows(chunks):
             yield from self._merge(chunk)
         if self._program.mode == "complete":
@@ -65,7 +65,7 @@ class AggregateRun:
             yield from self._emit(self._evict())
 
     def abandon(self) -> None:
-        """There is no code of a user's that would have to let go of something."""
+        self.channel.close()
 
     def finish(self) -> ChannelReport:
         return self.channel.report(self._emitter, self._keys_touched)

@@ -106,6 +106,9 @@ class _MemorySlots:
         self.open_slots([number])
         return self._slots[number]
 
+    def close(self) -> None:
+        """There is nothing behind them to let go of."""
+
 
 @dataclass(frozen=True)
 class _BatchTask:
