@@ -19,7 +19,7 @@ from pyspark.sql.streaming import StatefulProcessor
 import braided
 from braided.control.routing.table import RoutingTable
 from braided.errors import DefinitionError, UnsupportedError
-from braided.flow.route import GroupingKeys, Route, first_order
+from braided.flow.route import GroupingKeys, Route, first_order, sequence
 from braided.tasks.stage import StageInput
 from support.stream_harness import Lab, timers_of
 
@@ -256,6 +256,23 @@ def test_rows_without_a_value_in_the_order_column_come_first(lab: Lab) -> None:
     seen = braided.stream(feed.frame()).groupBy("k").apply(Positions, "k string, seq bigint, n int")
     lab.run(seen, channels=2, orderBy="seq", orderPreserving=True)
     assert lab.rows() == [("a", None, 1), ("a", 1, 2), ("a", 2, 3)]
+
+
+def test_times_without_a_zone_are_ordered_exactly_where_the_clock_is_put_forward(
+    spark: SparkSession,
+) -> None:
+    day, usual = dt.datetime(2025, 3, 9), spark.conf.get("spark.sql.session.timeZone")
+    times = [day + dt.timedelta(minutes=m, microseconds=m % 2) for m in range(60, 300, 15)]
+    times += [dt.datetime(1, 1, 1), dt.datetime(1969, 12, 31, 23, 59, 59, 999999)]
+    frame = spark.createDataFrame([(t,) for t in times], "t timestamp_ntz")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        order, _ = sequence(frame.schema, "t")
+        found = frame.selectExpr("t", f"{order} AS o").collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", usual)
+    epoch, microsecond = dt.datetime(1970, 1, 1), dt.timedelta(microseconds=1)
+    assert [row.o for row in found] == [(row.t - epoch) // microsecond for row in found]
 
 
 def test_a_table_of_many_slots_is_one_literal_and_leads_to_its_channels(

@@ -54,7 +54,11 @@ _ORDERABLE: dict[type[DataType], str] = {
     LongType: "{0}",
     DateType: "bigint(unix_date({0}))",
     TimestampType: "unix_micros({0})",
-    TimestampNTZType: "unix_micros(to_utc_timestamp({0}, current_timezone()))",
+    # Not by way of a timestamp of the session's zone, in which some of these times do not exist.
+    TimestampNTZType: (
+        "bigint(CAST(CAST({0} - timestamp_ntz'1970-01-01 00:00:00' AS INTERVAL SECOND) "
+        "AS DECIMAL(18, 6)) * 1000000)"
+    ),
 }
 _KAFKA = {"topic": StringType, "partition": IntegerType, "offset": LongType}
 
