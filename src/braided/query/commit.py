@@ -47,9 +47,11 @@ class Committer:
         """Creates the manifest; `memory` is what the controller wants to be kept in it."""
         if not self._lease.held():
             raise FencedError(f"another query has taken over {self._location}; this one ends")
-        full = outcome.batch % self._full_every == 0
+        full, base = outcome.batch % self._full_every == 0, before.view
+        if full:
+            base = self._manifests.with_dead_listed(base, outcome.batch)
         self._manifests.write(
-            manifest_of(outcome, before.view, self._flow_id, self._lease.owner, full, memory)
+            manifest_of(outcome, base, self._flow_id, self._lease.owner, full, memory)
         )
         view = self._manifests.view_at(outcome.batch, self._flow_id)
         return Version(view, outcome.tables, outcome.watermark_ms)
