@@ -17,7 +17,7 @@ from braided import failpoints
 from braided.store.durable.files import Files
 from braided.store.history.manifest import CarryFile, OperatorVersion
 from braided.store.history.manifest_log import ManifestLog
-from braided.store.slots.channel_state import ChannelState
+from braided.store.slots.channel_state import ChannelState, Traits
 from braided.store.slots.lmdb_cache import Cache, host_directory
 from braided.store.slots.slot import SlotState
 from braided.tasks.emitter import Emitter
@@ -99,13 +99,15 @@ class Channel:
         keys_touched: int,
         carry: Callable[[], CarryFile | None] = lambda: None,
         heavy: tuple[KeyRows, ...] = (),
+        traits: Traits | None = None,
     ) -> ChannelReport:
         """Writes what changed, durably, and says so.
 
-        `carry` writes what is left for the next batch, after the state.
+        `carry` writes what is left for the next batch, after the state. `traits` tells what of the
+        changes another attempt has in common, if that is not all.
         """
         assert isinstance(self.state, ChannelState), "slots in memory are never reported"
-        changes = self.state.finish(f"state/{self.name}/{self.attempt}")
+        changes = self.state.finish(f"state/{self.name}/{self.attempt}", traits)
         carried = carry()
         meter = self.meter
         slots = tuple(
@@ -142,4 +144,5 @@ class Channel:
             bytes_caught_up=changes.bytes_caught_up,
             cache_errors=changes.cache_errors,
             heavy=heavy,
+            traits=changes.traits,
         )

@@ -37,17 +37,28 @@ class Emitter:
                 order = [pa.array([], pa.int64())] * self._columns
         return self.emit_ordered(chunk, order)
 
-    def emit_ordered(self, chunk: pa.RecordBatch, order: Sequence[pa.Array]) -> pa.RecordBatch:
-        """The same with tags that are columns already."""
+    def emit_ordered(
+        self,
+        chunk: pa.RecordBatch,
+        order: Sequence[pa.Array],
+        traits: pa.RecordBatch | None = None,
+    ) -> pa.RecordBatch:
+        """The same with tags that are columns already.
+
+        `traits` stands for the chunk where another attempt would not give out the same.
+        """
         self.rows_out += chunk.num_rows
         if not self.keep_order:
             return chunk
-        names = [*self._names, *chunk.schema.names]
-        ordered = pa.RecordBatch.from_arrays([*order, *chunk.columns], names=names)
+        ordered = self._tagged(chunk, order)
         # A later operator reads this through a shuffle, which Spark may run again: whether a
         # second run gave the same rows must be seen.
-        self._digest.add(ordered)
+        self._digest.add(ordered if traits is None else self._tagged(traits, order))
         return ordered
+
+    def _tagged(self, chunk: pa.RecordBatch, order: Sequence[pa.Array]) -> pa.RecordBatch:
+        names = [*self._names, *chunk.schema.names]
+        return pa.RecordBatch.from_arrays([*order, *chunk.columns], names=names)
 
     def digest(self) -> str:
         """Equal for two attempts that gave out the same; empty where that does not matter."""
