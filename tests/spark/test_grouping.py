@@ -150,17 +150,25 @@ def test_keys_whose_hashes_are_equal_are_called_once_per_batch(lab: Lab) -> None
     keys = [(1, None, [[1], [2]]), (None, 1, [[1], [2]]), (1, None, [[1, 2]])]
     hashes = lab.spark.createDataFrame(keys, columns).selectExpr("xxhash64(a, b, c)")
     assert hashes.distinct().count() == 1
+    rows = [(*keys[n % 3], n) for n in range(300)]
+    expected = [(*key, list(range(i, 300, 3))) for i, key in enumerate(keys)]
+
+    def by_number(row: tuple[Any, ...]) -> int:
+        return int(row[3][0])
+
+    def listed(stream: braided.Stream) -> Any:
+        lists = f"{columns}, numbers array<int>"
+        return stream.groupBy("a", "b", "c").transformWithState(Lists(), lists, "Append", "None")
+
     feed = lab.feed(f"{columns}, n int")
-    feed.add([(*keys[n % 3], n) for n in range(300)], files=2)
-    flow = braided.stream(feed.frame()).groupBy("a", "b", "c").apply(Tables, feed.schema)
-    flow = flow.groupBy("a", "b", "c").transformWithState(
-        Lists(), f"{columns}, numbers array<int>", "Append", "None"
-    )
+    feed.add(rows, files=2)
+    tables = braided.stream(feed.frame()).groupBy("a", "b", "c").apply(Tables, feed.schema)
+    flow = listed(tables)
     lab.run(flow, channels=2)
     assert [fields["calls"] for fields in lab.state(flow, "Tables").values()] == [1, 1, 1]
-    assert sorted(lab.rows(), key=lambda row: row[3][0]) == [
-        (*key, list(range(i, 300, 3))) for i, key in enumerate(keys)
-    ]
+    assert sorted(lab.rows(), key=by_number) == expected
+    static = listed(braided.stream(lab.spark.createDataFrame(rows, feed.schema)))
+    assert sorted(map(tuple, static.collect()), key=by_number) == expected
 
 
 def test_groups_by_columns_taken_from_the_dataframe_or_the_stream(lab: Lab) -> None:

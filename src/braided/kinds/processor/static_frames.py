@@ -45,7 +45,8 @@ def process_batch(df: DataFrame, step: ProcessorStep) -> DataFrame:
     route = Route(step.keys, tasks, 0)
     hidden = step.keys.hidden()
     rows = route.placed(df.select("*", *hidden) if hidden else df)
-    order, first = [F.col(PLACE)], None
+    # By the key, too: several may have one place.
+    order, first = [F.col(PLACE), *map(F.expr, step.keys.sql())], None
     if step.initial is not None:
         rows = _after(placed_initial(step.initial, tasks), rows)
         first = pack(initial_program(step.initial, step.program()), step.broadcasts)
