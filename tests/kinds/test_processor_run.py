@@ -22,6 +22,7 @@ from braided.errors import CheckpointMismatchError, OperatorError, OutputSchemaE
 from braided.kinds.processor.contents import ProcessorContents
 from braided.kinds.processor.handle import DriverHandle
 from braided.store.durable.local_store import LocalStore
+from support.channel_runs import open_reads
 from support.processors.flow import ProcessorFlow
 
 OUT = "k string, n long, said string"
@@ -335,6 +336,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, what: Any, error: Any, said: str)
     flow = ProcessorFlow(tmp_path, Bad(what), OUT, time_mode="None")
     with pytest.raises(error, match=said):
         flow.run([("a", 1)])
+    assert open_reads(tmp_path) == 0
 
 
 def test_wrong_declarations_are_refused_in_sparks_words() -> None:

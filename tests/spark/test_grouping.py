@@ -10,14 +10,16 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
 
 import braided
 from braided.control.routing.table import RoutingTable
 from braided.errors import DefinitionError, UnsupportedError
-from braided.flow.route import GroupingKeys, Route, first_order
+from braided.flow.route import GroupingKeys, Route, first_order, sequence
 from braided.tasks.stage import StageInput
 from support.stream_harness import Lab, timers_of
 
@@ -123,6 +125,52 @@ def test_groups_by_names_columns_expressions_and_several_of_them(lab: Lab) -> No
     assert counts(lab, flow, "function") == {("X",): 4, (None,): 4}
 
 
+def test_keys_whose_hashes_are_equal_are_called_once_per_batch(lab: Lab) -> None:
+    """Spark's hash passes over nulls and over where an array ends."""
+
+    class Tables(braided.Operator):
+        calls: int = 0
+
+        def onBatch(self, rows: pa.Table) -> Iterator[Any]:
+            self.calls += 1
+            for row in rows.to_pylist():
+                yield row["a"], row["b"], row["c"], row["n"]
+
+    class Lists(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            pass
+
+        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+            yield Row(a=key[0], b=key[1], c=key[2], numbers=sorted(row.n for row in rows))
+
+        def close(self) -> None:
+            pass
+
+    columns = "a int, b int, c array<array<int>>"
+    keys = [(1, None, [[1], [2]]), (None, 1, [[1], [2]]), (1, None, [[1, 2]])]
+    hashes = lab.spark.createDataFrame(keys, columns).selectExpr("xxhash64(a, b, c)")
+    assert hashes.distinct().count() == 1
+    rows = [(*keys[n % 3], n) for n in range(300)]
+    expected = [(*key, list(range(i, 300, 3))) for i, key in enumerate(keys)]
+
+    def by_number(row: tuple[Any, ...]) -> int:
+        return int(row[3][0])
+
+    def listed(stream: braided.Stream) -> Any:
+        lists = f"{columns}, numbers array<int>"
+        return stream.groupBy("a", "b", "c").transformWithState(Lists(), lists, "Append", "None")
+
+    feed = lab.feed(f"{columns}, n int")
+    feed.add(rows, files=2)
+    tables = braided.stream(feed.frame()).groupBy("a", "b", "c").apply(Tables, feed.schema)
+    flow = listed(tables)
+    lab.run(flow, channels=2)
+    assert [fields["calls"] for fields in lab.state(flow, "Tables").values()] == [1, 1, 1]
+    assert sorted(lab.rows(), key=by_number) == expected
+    static = listed(braided.stream(lab.spark.createDataFrame(rows, feed.schema)))
+    assert sorted(map(tuple, static.collect()), key=by_number) == expected
+
+
 def test_groups_by_columns_taken_from_the_dataframe_or_the_stream(lab: Lab) -> None:
     feed = lab.feed("k string, c int")
     feed.add([("x", c) for c in range(6)])
@@ -216,6 +264,23 @@ def test_rows_without_a_value_in_the_order_column_come_first(lab: Lab) -> None:
     seen = braided.stream(feed.frame()).groupBy("k").apply(Positions, "k string, seq bigint, n int")
     lab.run(seen, channels=2, orderBy="seq", orderPreserving=True)
     assert lab.rows() == [("a", None, 1), ("a", 1, 2), ("a", 2, 3)]
+
+
+def test_times_without_a_zone_are_ordered_exactly_where_the_clock_is_put_forward(
+    spark: SparkSession,
+) -> None:
+    day, usual = dt.datetime(2025, 3, 9), spark.conf.get("spark.sql.session.timeZone")
+    times = [day + dt.timedelta(minutes=m, microseconds=m % 2) for m in range(60, 300, 15)]
+    times += [dt.datetime(1, 1, 1), dt.datetime(1969, 12, 31, 23, 59, 59, 999999)]
+    frame = spark.createDataFrame([(t,) for t in times], "t timestamp_ntz")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        order, _ = sequence(frame.schema, "t")
+        found = frame.selectExpr("t", f"{order} AS o").collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", usual)
+    epoch, microsecond = dt.datetime(1970, 1, 1), dt.timedelta(microseconds=1)
+    assert [row.o for row in found] == [(row.t - epoch) // microsecond for row in found]
 
 
 def test_a_table_of_many_slots_is_one_literal_and_leads_to_its_channels(

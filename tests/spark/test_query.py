@@ -10,14 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 import braided
 from braided.errors import FencedError, QueryStoppedError, UnsupportedError
+from braided.spark import jvm as jvm_module
 from braided.spark.jvm import RENAMED_LOGS, Jvm
-from braided.spark.launch import _renamed_logs
 from braided.spark.offset_log import SparkLog
 from braided.spark.tick import Bell, with_tick
 from braided.steering.input_size import input_size
@@ -58,36 +58,57 @@ def test_it_answers_as_sparks_query_does(lab: Lab, capsys: pytest.CaptureFixture
     again.stop()
 
 
+def managers(spark: SparkSession, query: StreamingQuery) -> set[str]:
+    """How Spark writes the files of a query's logs: those of its batches and of its file source."""
+    jvm = Jvm(spark)
+    execution: Any = query._jsq.streamingQuery()
+    source = jvm._field(jvm_module._FILE_SOURCE, "metadataLog")
+    sources = [execution.sources().apply(i) for i in range(execution.sources().size())]
+    files = [source.get(s) for s in sources if jvm._is(s, jvm_module._FILE_SOURCE)]
+    assert len(files) == 1
+    logs = [execution.offsetLog(), execution.commitLog(), *files]
+    return {str(log.fileManager().getClass().getSimpleName()) for log in logs}
+
+
 @pytest.mark.parametrize("own", [None, "FileContextBasedCheckpointFileManager"])
-def test_sparks_logs_are_written_by_renaming_and_the_session_stays_as_it_was(
-    lab: Lab, own: str | None
+def test_sparks_logs_are_written_by_renaming_and_no_other_query_notices(
+    lab: Lab, own: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, renaming = RENAMED_LOGS
-    chosen = None if own is None else f"{renaming.rpartition('.')[0]}.{own}"
-    if chosen is not None:
-        lab.spark.conf.set(name, chosen)
+    usual, ours = "FileContextBasedCheckpointFileManager", renaming.rpartition(".")[2]
+    if own is not None:
+        lab.spark.conf.set(name, f"{renaming.rpartition('.')[0]}.{own}")
+    natives: list[StreamingQuery] = []
+    feed = lab.feed(SCHEMA)
+    feed.add(ROWS)
+    await_sources = Jvm.await_sources
+
+    def start_native() -> None:
+        at = str(lab.home / f"native-{len(natives)}")
+        writer = feed.frame().writeStream.format("noop").option("checkpointLocation", at)
+        natives.append(writer.start())
+
+    def meanwhile(jvm: Jvm, query: StreamingQuery, timeout_ms: int) -> None:
+        if own is None:
+            start_native()
+        await_sources(jvm, query, timeout_ms)
+
+    monkeypatch.setattr(Jvm, "await_sources", meanwhile)
     try:
-        feed = lab.feed(SCHEMA)
-        feed.add(ROWS)
         flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
         with lab.running(flow, "noop") as query:
-            assert lab.spark.conf.get(name, None) == chosen
-            stream: Any = query._query._jsq.streamingQuery()
-            assert stream.sparkSessionForStream().conf().get(name) == (chosen or renaming)
+            start_native()
             query.processAllAvailable()
+            assert managers(lab.spark, query._query) == {ours if own is None else own}
+            for native in natives:
+                native.processAllAvailable()
+                assert managers(lab.spark, native) == {own or usual}
         assert {path.name for path in (lab.checkpoint / "commits").glob("[0-9]*")} == {"0"}
         assert not list(lab.checkpoint.glob("**/*.tmp"))
     finally:
         lab.spark.conf.unset(name)
-
-
-def test_starts_at_the_same_time_share_the_setting(lab: Lab) -> None:
-    name, renaming = RENAMED_LOGS
-    with _renamed_logs(lab.spark):
-        with _renamed_logs(lab.spark):
-            assert lab.spark.conf.get(name) == renaming
-        assert lab.spark.conf.get(name) == renaming
-    assert lab.spark.conf.get(name, None) is None
+        for native in natives:
+            native.stop()
 
 
 def test_a_start_that_is_interrupted_leaves_no_query_behind(
@@ -105,7 +126,6 @@ def test_a_start_that_is_interrupted_leaves_no_query_behind(
         with pytest.raises(KeyboardInterrupt):
             lab.start(flow)
     assert {query.runId for query in lab.spark.streams.active} <= before
-    assert lab.spark.conf.get(RENAMED_LOGS[0], None) is None
     lab.run(flow)
     assert len(lab.rows()) == len(ROWS)
 

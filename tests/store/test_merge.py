@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braided.errors import UnsupportedError
-from braided.store.aggregates.columns import RecordCodec, field_of
+from braided.store.aggregates.columns import Column, RecordCodec, field_of
 from braided.store.aggregates.merge import Merger, Part, SumOverflow
 from support.cases import cases
 
@@ -268,6 +268,39 @@ def test_sketches_of_batches_are_sketches_of_all() -> None:
     assert hll_sketch.deserialize(distinct).get_estimate() == pytest.approx(9000, rel=0.08)
     (ranks,) = merged("kll", [pa.binary()], [(ranked(part),) for part in parts[:1] * 3])
     assert kll_doubles_sketch.deserialize(ranks).get_quantile(0.25) == pytest.approx(1000, abs=100)
+
+
+def test_what_chance_decides_on_is_left_out_of_a_comparison() -> None:
+    from datasketches import kll_doubles_sketch
+
+    def ranked(values: Iterable[int]) -> bytes:
+        sketch = kll_doubles_sketch(8)
+        for value in values:
+            sketch.update(float(value))
+        return bytes(sketch.serialize())
+
+    parts = (Part("kll", 1, "percentile_approx(v)"), Part("add", 1, "count(v)"))
+    merger = Merger(parts, [pa.binary(), pa.int64()])
+    assert merger.is_random and not Merger(parts[1:], [pa.int64()]).is_random
+
+    def traits(a: Iterable[int], b: Iterable[int], count: int) -> list[str]:
+        def columns(values: Iterable[int], counted: int) -> list[Column]:
+            arrays = pa.array([ranked(values)], pa.binary()), pa.array([counted], pa.int64())
+            return [f.read(x) for f, x in zip(merger.fields, arrays, strict=True)]
+
+        merged = merger.merge(columns(a, 0), columns(b, count))
+        return [str(column.values) for column in merger.traits(merged)]
+
+    # A hundred values in a sketch of eight: no two of a dozen merges keep the same.
+    (once,) = {tuple(traits(range(50), range(50, 100), 1)) for _ in range(12)}
+    for a, b, count in [
+        (range(50), range(50, 100), 2),  # another count in the column beside it
+        (range(50), range(50, 99), 1),  # fewer values
+        (range(50), [*range(50, 99), 200], 1),  # another maximum
+    ]:
+        assert tuple(traits(a, b, count)) != once
+    # As long as a sketch keeps all values, they count, in any order.
+    assert traits([1, 2], [3], 1) == traits([3], [2, 1], 1) != traits([1, 2], [4], 1)
 
 
 def test_values_that_have_no_place_in_a_record_are_refused() -> None:

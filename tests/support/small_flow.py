@@ -8,6 +8,7 @@ from pathlib import Path
 
 from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import (
+    DeadFile,
     Manifest,
     OperatorMeta,
     OperatorPart,
@@ -72,7 +73,7 @@ class SmallFlow:
         self.batch = manifest.batch
         return manifest
 
-    def manifest(self, changes: list[ChannelChanges]) -> Manifest:
+    def manifest(self, changes: list[ChannelChanges], dead: tuple[DeadFile, ...] = ()) -> Manifest:
         view = self.manifests.view_at(self.batch, self.flow)
         before = view.operators.get(OPERATOR)
         slots = [slot for change in changes for slot in change.slots]
@@ -96,9 +97,11 @@ class SmallFlow:
             batch_time_ms=0,
             watermark_ms=0,
             operators={OPERATOR: part},
+            dead=dead,
         )
-        full = view.batch < 0 or delta.batch % self.full_every == 0
-        return to_full(view, delta) if full else delta
+        if view.batch >= 0 and delta.batch % self.full_every:
+            return delta
+        return to_full(self.manifests.with_dead_listed(view, delta.batch), delta)
 
     def run(self, cache: SlotCache | None, writes: Writes) -> ChannelChanges:
         """A batch of one channel, committed."""

@@ -127,3 +127,10 @@ def test_output_leaves_with_the_tags_of_its_rows(tmp_path: Path, keep_order: boo
     again, other = emit([4, 5, 6])[1], emit([4, 6, 5])[1]
     assert emitter.digest() == again.digest()
     assert (emitter.digest() != other.digest()) == keep_order
+    # Two slices of one chunk have other rows in the same buffers.
+    whole, digests = pa.record_batch({"v": [1, 2]}), set()
+    for row in range(2):
+        sliced = Emitter(_spec(tmp_path, keep_order))
+        sliced.emit(whole.slice(row, 1), [(0, 0, 0)])
+        digests.add(sliced.digest())
+    assert len(digests) == (2 if keep_order else 1)

@@ -25,7 +25,7 @@ def deadLetters(checkpoint: str | Path, spark: SparkSession) -> DataFrame:
         raise CheckpointMismatchError(f"{checkpoint} is not the checkpoint of a Braided query")
     manifests = ManifestLog(store)
     newest = manifests.newest()
-    dead = () if newest is None else manifests.view_at(newest).dead
+    dead = () if newest is None else manifests.dead_files(manifests.view_at(newest))
     schema = from_arrow_schema(DEAD_SCHEMA)
     if not dead:
         return spark.createDataFrame([], schema)

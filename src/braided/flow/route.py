@@ -54,7 +54,11 @@ _ORDERABLE: dict[type[DataType], str] = {
     LongType: "{0}",
     DateType: "bigint(unix_date({0}))",
     TimestampType: "unix_micros({0})",
-    TimestampNTZType: "unix_micros(to_utc_timestamp({0}, current_timezone()))",
+    # Not by way of a timestamp of the session's zone, in which some of these times do not exist.
+    TimestampNTZType: (
+        "bigint(CAST(CAST({0} - timestamp_ntz'1970-01-01 00:00:00' AS INTERVAL SECOND) "
+        "AS DECIMAL(18, 6)) * 1000000)"
+    ),
 }
 _KAFKA = {"topic": StringType, "partition": IntegerType, "offset": LongType}
 
@@ -219,7 +223,7 @@ class Route:
         self._channel: Column | None = None
 
     def apply(self, rows: StageInput) -> DataFrame:
-        """One partition per channel, sorted by slot, hash of the key and order.
+        """One partition per channel, sorted by slot, hash of the key, key and order.
 
         The columns of the result: order columns if tagged, the rows' own, hidden keys, the place.
         """
@@ -252,12 +256,15 @@ class Route:
         return frame.repartitionById(table.channels, self._channel_of(table, slot))
 
     def _make_sequences(self, spark: SparkSession) -> _Sequences:
-        # Not by the key itself: its hash is in the place, and if two keys of one place (one pair in
-        # 2^45) take turns, that is no harm. Not by age where all rows are new: Spark drops it then.
+        # The place alone does not tell all keys apart: Spark's hash passes over nulls, so that
+        # (1, null) and (null, 1) have one place, as have keys whose hashes collide. They must not
+        # take turns. To compare keys costs next to nothing: only rows of one place get that far.
+        # Not by age where all rows are new: Spark drops it then.
+        keys = [F.col(PLACE), *map(F.expr, self._columns)]
         order = [F.col(name) for name in self._order]
         return _Sequences(
-            by_age=ColumnList(spark, [F.col(PLACE), *order]),
-            by_sequence=ColumnList(spark, [F.col(PLACE), *order[1:]]),
+            by_age=ColumnList(spark, [*keys, *order]),
+            by_sequence=ColumnList(spark, [*keys, *order[1:]]),
             order=NameList(spark, self._order),
         )
 

@@ -50,11 +50,11 @@ class Committer:
         what the controller wants to be kept.
         """
         self.check_lease()
-        full = outcome.batch % self._full_every == 0
+        full, base = outcome.batch % self._full_every == 0, before.view
+        if full:
+            base = self._manifests.with_dead_listed(base, outcome.batch)
         self._manifests.write(
-            manifest_of(
-                outcome, before.view, self._flow_id, self._lease.owner, full, offsets, memory
-            )
+            manifest_of(outcome, base, self._flow_id, self._lease.owner, full, offsets, memory)
         )
         view = self._manifests.view_at(outcome.batch, self._flow_id)
         return Version(view, outcome.tables, outcome.watermark_ms)

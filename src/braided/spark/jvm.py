@@ -23,6 +23,7 @@ RENAMED_LOGS = (
     f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
 )
 """The setting with which Spark writes the files of a log by renaming."""
+_FILE_SOURCE = f"{_STREAMING}.runtime.FileStreamSource"
 _SOURCES = "org.apache.spark.sql.execution.datasources"
 
 
@@ -94,13 +95,31 @@ class Jvm:
         trigger = self._class("org.apache.spark.sql.streaming.Trigger").ProcessingTime(every)
         return int(trigger.intervalMs())
 
-    def session_id(self) -> str:
-        return str(self.session.sessionUUID())
-
     def await_sources(self, query: StreamingQuery, timeout_ms: int) -> None:
         """Waits until a query that was started has opened its sources, or has failed."""
         with contextlib.suppress(PySparkException, Py4JJavaError):  # the query tells the user
             query._jsq.streamingQuery().awaitInitialization(timeout_ms)
+
+    def rename_logs(self, query: StreamingQuery) -> None:
+        """Has the logs of a query whose sources are open written by renaming from now on.
+
+        They got their way to write when they were made, from the session in which other queries
+        are started as well; so they are given another, and so is what the query's own session
+        makes. Either way is atomic: a file that was written meanwhile is as good.
+        """
+        execution = query._jsq.streamingQuery()
+        with contextlib.suppress(PySparkException, Py4JJavaError):  # the query tells the user
+            sources = [execution.sources().apply(i) for i in range(execution.sources().size())]
+            if not sources:
+                return  # they are not open yet
+            execution.sparkSessionForStream().conf().set(*RENAMED_LOGS)
+            logs = [execution.offsetLog(), execution.commitLog()]
+            of_source = self._field(_FILE_SOURCE, "metadataLog")
+            logs += [of_source.get(s) for s in sources if self._is(s, _FILE_SOURCE)]
+            manager = self._field(f"{_STREAMING}.checkpointing.HDFSMetadataLog", "fileManager")
+            hadoop = self.session.sessionState().newHadoopConf()
+            for log in logs:
+                manager.set(log, self._class(RENAMED_LOGS[1])(log.metadataPath(), hadoop))
 
     def exists(self, format: str) -> bool:
         return self._source(format) is not None
@@ -293,6 +312,12 @@ class Jvm:
     def _object(self, name: str) -> Any:
         """A Scala object."""
         return self._class("java.lang.Class").forName(f"{name}$").getField("MODULE$").get(None)
+
+    def _field(self, owner: str, name: str) -> Any:
+        """A private field of a class, to be read and written."""
+        field = self._jvm.java.lang.Class.forName(owner).getDeclaredField(name)
+        field.setAccessible(True)
+        return field
 
     def _is(self, thing: Any, name: str) -> bool:
         return bool(self._class("java.lang.Class").forName(name).isInstance(thing))

@@ -5,14 +5,14 @@ default way to do so atomically on a local disk starts about ten processes (`chm
 each file where Hadoop's native library is missing, as it is in PySpark from PyPI. Its other way,
 to write a hidden file and rename it, is atomic on a local disk as well and starts two. What it
 lacks is a guard against a second writer, and that is our lease.
+
+Which way is taken is a setting of the session, which other queries are started in, too, at any
+time: it is not touched. The logs of a query that was started are told themselves.
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from pyspark.sql import SparkSession
@@ -24,11 +24,7 @@ from braided.spark.jvm import RENAMED_LOGS, Jvm
 __all__ = ["launch"]
 
 _SOURCES_MS = 10_000
-"""How long we wait for sources to open; one that takes longer opens with the usual setting."""
-
-_lock = threading.Lock()
-_starting: Counter[str] = Counter()
-"""How many queries of a session are being started with our setting."""
+"""How long we wait for sources to open; if they take longer, all logs are written the usual way."""
 
 
 class _Stoppable(Protocol):
@@ -47,33 +43,14 @@ def launch(
     """`writer.start()`; `wrap` makes a query of ours of Spark's, which knows when it can be stopped
     without harm. `renames` is whether to rename a file is atomic where the checkpoint is.
     """
-    with _renamed_logs(spark) if renames else contextlib.nullcontext():
-        started = writer.start()
-        query = wrap(started)
-        try:
-            Jvm(spark).await_sources(started, _SOURCES_MS)
-        except BaseException:  # the user's Ctrl-C: nobody would have the query to stop it
-            query.stop()
-            raise
-    return query
-
-
-@contextlib.contextmanager
-def _renamed_logs(spark: SparkSession) -> Iterator[None]:
-    """Has the setting in the session until the query has its copy of it; a user's own stays."""
-    name, value = RENAMED_LOGS
-    session = Jvm(spark).session_id()
-    with _lock:
-        ours = session in _starting or spark.conf.get(name, None) is None
-        if ours:
-            spark.conf.set(name, value)
-            _starting[session] += 1
+    jvm = Jvm(spark)
+    started = writer.start()
+    query = wrap(started)
     try:
-        yield
-    finally:
-        with _lock:
-            if ours:
-                _starting[session] -= 1
-                if not _starting[session]:
-                    del _starting[session]
-                    spark.conf.unset(name)
+        jvm.await_sources(started, _SOURCES_MS)
+        if renames and spark.conf.get(RENAMED_LOGS[0], None) is None:  # a user's own setting stays
+            jvm.rename_logs(started)
+    except BaseException:  # the user's Ctrl-C: nobody would have the query to stop it
+        query.stop()
+        raise
+    return query

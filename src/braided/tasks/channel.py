@@ -16,7 +16,7 @@ import pyarrow as pa
 from braided import failpoints
 from braided.store.history.manifest import CarryFile, OperatorVersion
 from braided.store.history.manifest_log import ManifestLog
-from braided.store.slots.channel_state import ChannelState
+from braided.store.slots.channel_state import ChannelState, Traits
 from braided.store.slots.lmdb_cache import Cache, host_directory
 from braided.store.slots.slot import SlotState
 from braided.tasks.emitter import Emitter
@@ -33,6 +33,8 @@ class ChannelSlots(Protocol):
     def open_slots(self, slots: Iterable[int]) -> None: ...
 
     def slot(self, number: int) -> SlotState: ...
+
+    def close(self) -> None: ...
 
 
 class Channel:
@@ -83,19 +85,28 @@ class Channel:
         self.state.open_slots(slots)
         return slots
 
+    def close(self) -> None:
+        """Lets go of the slots. `report` does; a task that does not get there must.
+
+        What they hold of the cache would keep its pages from being used again.
+        """
+        self.state.close()
+
     def report(
         self,
         emitter: Emitter,
         keys_touched: int,
         carry: Callable[[], CarryFile | None] = lambda: None,
         heavy: tuple[KeyRows, ...] = (),
+        traits: Traits | None = None,
     ) -> ChannelReport:
         """Writes what changed, durably, and says so.
 
-        `carry` writes what is left for the next batch, after the state.
+        `carry` writes what is left for the next batch, after the state. `traits` tells what of the
+        changes another attempt has in common, if that is not all.
         """
         assert isinstance(self.state, ChannelState), "slots in memory are never reported"
-        changes = self.state.finish(f"state/{self.name}/{self.attempt}")
+        changes = self.state.finish(f"state/{self.name}/{self.attempt}", traits)
         carried = carry()
         meter = self.meter
         slots = tuple(
@@ -132,4 +143,5 @@ class Channel:
             bytes_caught_up=changes.bytes_caught_up,
             cache_errors=changes.cache_errors,
             heavy=heavy,
+            traits=changes.traits,
         )

@@ -5,7 +5,8 @@ All are `bigint`, except for the grouping columns:
     __braided_o0, o1, ...   the order of rows: age, sequence (one or two), then one for each place
                             on the way that would lose it: an operator, a union, two inputs, a
                             step that makes several rows of one
-    __braided_place         slot and key hash in one number, so that one comparison sorts both
+    __braided_place         slot and bits of the key's hash in one number, so that one comparison
+                            sorts by both; several keys may share one
     __braided_k0, ...       grouping columns that are expressions
 """
 

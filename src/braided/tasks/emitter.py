@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from braided.tasks.columns import order_columns
 from braided.tasks.order import Tag, Tags
+from braided.tasks.row_digest import RowDigest
 from braided.tasks.spec import ChannelSpec
 
 __all__ = ["OUTPUT_ROWS", "Emitter", "WaitingRows"]
@@ -26,7 +26,7 @@ class Emitter:
         self.keep_order = spec.keep_order
         self._columns = spec.order + 1
         self._names = order_columns(self._columns)
-        self._digest = hashlib.blake2b(digest_size=16)
+        self._digest = RowDigest()
 
     def emit(self, chunk: pa.RecordBatch, tags: Sequence[Tag]) -> pa.RecordBatch:
         """The chunk as it leaves; it needs tags only where rows keep their order."""
@@ -37,20 +37,28 @@ class Emitter:
                 order = [pa.array([], pa.int64())] * self._columns
         return self.emit_ordered(chunk, order)
 
-    def emit_ordered(self, chunk: pa.RecordBatch, order: Sequence[pa.Array]) -> pa.RecordBatch:
-        """The same with tags that are columns already."""
+    def emit_ordered(
+        self,
+        chunk: pa.RecordBatch,
+        order: Sequence[pa.Array],
+        traits: pa.RecordBatch | None = None,
+    ) -> pa.RecordBatch:
+        """The same with tags that are columns already.
+
+        `traits` stands for the chunk where another attempt would not give out the same.
+        """
         self.rows_out += chunk.num_rows
         if not self.keep_order:
             return chunk
-        names = [*self._names, *chunk.schema.names]
-        ordered = pa.RecordBatch.from_arrays([*order, *chunk.columns], names=names)
+        ordered = self._tagged(chunk, order)
         # A later operator reads this through a shuffle, which Spark may run again: whether a
         # second run gave the same rows must be seen.
-        for column in ordered.columns:
-            for buffer in column.buffers():
-                if buffer is not None:
-                    self._digest.update(buffer)
+        self._digest.add(ordered if traits is None else self._tagged(traits, order))
         return ordered
+
+    def _tagged(self, chunk: pa.RecordBatch, order: Sequence[pa.Array]) -> pa.RecordBatch:
+        names = [*self._names, *chunk.schema.names]
+        return pa.RecordBatch.from_arrays([*order, *chunk.columns], names=names)
 
     def digest(self) -> str:
         """Equal for two attempts that gave out the same; empty where that does not matter."""

@@ -63,11 +63,13 @@ class ChannelReport(msgspec.Struct, frozen=True):
     cache_errors: int
     dead: DeadFile | None = None
     heavy: tuple[KeyRows, ...] = ()
+    traits: str = ""
+    """Stands for the log where chance has a part in what is in it."""
 
     def result(self) -> tuple[str, ...]:
         """Equal for two attempts that did the same."""
         return (
-            self.log.digest if self.log else "",
+            self.traits or (self.log.digest if self.log else ""),
             self.carry.digest if self.carry else "",
             self.dead.digest if self.dead else "",
             self.output_digest,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from braided.tasks.failure import to_text
 from braided.tasks.reports import ChannelReport, ReportBox
 from braided.tasks.spec import BATCH_PROPERTY, BatchSpec
 
-__all__ = ["ChannelTask", "TaskRun"]
+__all__ = ["ChannelTask", "TaskRun", "run_channel"]
 
 
 class TaskRun(Protocol):
@@ -27,14 +27,33 @@ class TaskRun(Protocol):
     @property
     def channel(self) -> Channel: ...
 
-    def process(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def process(self, chunks: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         """Rows in, output out."""
 
     def abandon(self) -> None:
-        """The task has failed, or nobody wants its output."""
+        """The task has failed, or nobody wants its output: closes what it has opened."""
 
     def finish(self) -> ChannelReport:
         """Writes what changed, durably, and says so."""
+
+
+def run_channel(
+    run: TaskRun, chunks: Iterator[pa.RecordBatch]
+) -> Generator[pa.RecordBatch, None, ChannelReport]:
+    """The run's output, and in the end its report. Whatever ends it before, nothing stays open."""
+    meter, output = run.channel.meter, run.process(chunks)
+    try:
+        for chunk in output:
+            begun_ns = perf_counter_ns()
+            yield chunk
+            meter.waited_ns += perf_counter_ns() - begun_ns
+        return run.finish()
+    except BaseException:
+        try:
+            output.close()  # a hook that waits in the middle of its output comes to its end
+        finally:
+            run.abandon()
+        raise
 
 
 class ChannelTask:
@@ -56,16 +75,7 @@ class ChannelTask:
         failpoints.arm(batch.failpoint)
         try:
             run = self.begin(batch, context.partitionId())
-            meter = run.channel.meter
-            try:
-                for chunk in run.process(chunks):
-                    begun_ns = perf_counter_ns()
-                    yield chunk
-                    meter.waited_ns += perf_counter_ns() - begun_ns
-            except BaseException:
-                run.abandon()
-                raise
-            report = run.finish()
+            report = yield from run_channel(run, chunks)
         except BraidedError as error:
             raise RuntimeError(to_text(error)) from None
         self._reports.add([ReportBox.encode(batch.token, report)])

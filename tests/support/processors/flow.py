@@ -31,6 +31,7 @@ from braided.tasks.outcome import Outcome
 from braided.tasks.packing import PackedProgram
 from braided.tasks.spec import BatchSpec, Rehousing, TaskSpec
 from braided.testing.ddl import parse_schema
+from support.channel_runs import finished
 
 __all__ = ["ProcessorFlow"]
 
@@ -140,8 +141,8 @@ class ProcessorFlow:
         task = ProcessorRun(Channel.open(spec, NAME, batch, 0), self.program)
         rows = sorted(rows, key=lambda row: (self._slot(row[0]), str(row[0])))
         parts = [self._chunk(rows[i : i + chunk]) for i in range(0, len(rows), chunk)]
-        given = [row for out in task.process(iter(parts)) for row in out.to_pylist()]
-        report = task.finish()
+        chunks, report = finished(task, parts)
+        given = [row for out in chunks for row in out.to_pylist()]
         if commit:
             outcome = Outcome(
                 batch=self.batch + 1,

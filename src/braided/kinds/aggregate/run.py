@@ -10,7 +10,7 @@ through the records of the times that have passed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from braided.errors import OperatorError
 from braided.kinds.aggregate.program import AggregateProgram
+from braided.store.aggregates.columns import Column
 from braided.store.aggregates.merge import SumOverflow
 from braided.store.slots.channel_state import SlotState
 from braided.store.slots.layout import (
@@ -54,7 +55,7 @@ class AggregateRun:
         self._later: dict[int, dict[bytes, None]] = {}
         """Keys by slot whose results are given out at the end: more rows of them may come."""
 
-    def process(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def process(self, chunks: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         for chunk in self.channel.chunks_with_rows(chunks):
             yield from self._merge(chunk)
         if self._program.mode == "complete":
@@ -65,10 +66,28 @@ class AggregateRun:
             yield from self._emit(self._evict())
 
     def abandon(self) -> None:
-        """There is no code of a user's that would have to let go of something."""
+        self.channel.close()
 
     def finish(self) -> ChannelReport:
-        return self.channel.report(self._emitter, self._keys_touched)
+        traits = self._traits if self._program.merger.is_random else None
+        return self.channel.report(self._emitter, self._keys_touched, traits=traits)
+
+    def _traits(
+        self, suffixes: Sequence[bytes], values: Sequence[bytes | None]
+    ) -> Sequence[bytes | None]:
+        """Records without what chance decided on; timers, and what is gone, as they are."""
+        program, told = self._program, list(values)
+        kept = [
+            (i, unwrap(suffix, value)[1])
+            for i, (suffix, value) in enumerate(zip(suffixes, values, strict=True))
+            if value is not None and suffix[:1] in (RECORD, RECORD_LONG)
+        ]
+        if kept:
+            columns = program.records.decode([record for _, record in kept])
+            records = program.records.encode(program.merger.traits(columns))
+            for (i, _), record in zip(kept, records, strict=True):
+                told[i] = record
+        return told
 
     # -- merging ---------------------------------------------------------------------------
 
@@ -146,9 +165,7 @@ class AggregateRun:
             for slot_number, key in zip(slots.tolist(), keys, strict=True):
                 self._later.setdefault(slot_number, {})[key] = None
         elif program.mode == "update":
-            columns = chunk.columns[:width]
-            columns += [field.write(c) for field, c in zip(fields, merged, strict=True)]
-            yield self._output_of(columns, keys)
+            yield self._output_of(chunk.columns[:width], merged, keys)
 
     def _overflow(self, error: SumOverflow, key: bytes) -> OperatorError:
         columns = self._program.keys.decode_batch([key])
@@ -236,23 +253,28 @@ class AggregateRun:
         groups: list[Any] = [None] * len(decoded)
         for column, i in zip(decoded, program.key_order, strict=True):
             groups[i] = column
-        columns = program.records.decode(values)
-        results = [
-            field.write(column)
-            for field, column in zip(program.records.fields, columns, strict=True)
-        ]
-        return self._output_of([*groups, *results], keys)
+        return self._output_of(groups, program.records.decode(values), keys)
 
-    def _output_of(self, columns: list[pa.Array], keys: list[bytes]) -> pa.RecordBatch:
-        names = [*self._program.groups.names, *self._program.partials.names]
-        chunk = pa.RecordBatch.from_arrays(columns, names=names)
-        order: list[pa.Array] = []
-        if self._emitter.keep_order:
-            # Results have no order among each other; a hash of the key makes one that lasts.
-            zeros = pa.array(np.zeros(len(keys), np.int64))
-            hashes = pa.array(key_bits(keys, 63), pa.int64())
-            order = [zeros] * self.channel.spec.order + [hashes]
-        return self._emitter.emit_ordered(chunk, order)
+    def _output_of(
+        self, groups: list[pa.Array], columns: list[Column], keys: list[bytes]
+    ) -> pa.RecordBatch:
+        merger = self._program.merger
+        chunk = self._chunk_of(groups, columns)
+        if not self._emitter.keep_order:
+            return self._emitter.emit_ordered(chunk, ())
+        # Results have no order among each other; a hash of the key makes one that lasts.
+        zeros = pa.array(np.zeros(len(keys), np.int64))
+        hashes = pa.array(key_bits(keys, 63), pa.int64())
+        order = [zeros] * self.channel.spec.order + [hashes]
+        traits = self._chunk_of(groups, merger.traits(columns)) if merger.is_random else None
+        return self._emitter.emit_ordered(chunk, order, traits)
+
+    def _chunk_of(self, groups: list[pa.Array], columns: list[Column]) -> pa.RecordBatch:
+        program = self._program
+        fields = zip(program.records.fields, columns, strict=True)
+        results = [field.write(column) for field, column in fields]
+        names = [*program.groups.names, *program.partials.names]
+        return pa.RecordBatch.from_arrays([*groups, *results], names=names)
 
 
 def _suffixes(keys: list[bytes]) -> tuple[list[bytes], list[int]]:

@@ -1,14 +1,14 @@
 """One channel of an operator in one batch: rows in, rows out, changes of state.
 
 A task is a pure function of its slots' state at the version before and its ordered rows. It reads
-Arrow chunks sorted by slot, the key's hash and order, runs the operator key by key, gives its
+Arrow chunks sorted by slot, key (first its hash) and order, runs the operator key by key, gives its
 output away in Arrow chunks, and at the end writes one changelog and reports. Nothing it writes
 counts until the manifest names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import msgspec
 import pyarrow as pa
@@ -51,7 +51,7 @@ class OperatorRun:
         self._reader = InputReader(program, channel.spec.first_column, hook.by_batch)
         self._way = way(OperatorParts(self._keys, hook, self._output, program))
 
-    def process(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def process(self, chunks: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         spec, program, way = self.channel.spec, self._program, self._way
         rehouse_keys(self.channel)
         for grouped in self._source.read(chunks):
@@ -86,6 +86,7 @@ class OperatorRun:
 
     def abandon(self) -> None:
         self._code.abandon()
+        self.channel.close()
 
     def finish(self) -> ChannelReport:
         self._code.stop()

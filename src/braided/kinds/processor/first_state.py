@@ -8,6 +8,7 @@ batch reads its slots on top of them, and the manifest of that batch names them
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -148,6 +149,11 @@ class _VariablesWriter:
             program, self.history, self.times.batch_time_ms, self.times.watermark_ms
         )
         slots: defaultdict[int, SlotState] = defaultdict(empty_slot)
-        handle_initial(program, runtime, chunks, slots.__getitem__, self.batch)
+        try:
+            handle_initial(program, runtime, chunks, slots.__getitem__, self.batch)
+        except BaseException:
+            with contextlib.suppress(Exception):  # the error that ended it is the one to show
+                runtime.stop()
+            raise
         runtime.stop()
         return {number: slot.items() for number, slot in slots.items()}

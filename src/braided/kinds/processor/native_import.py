@@ -311,26 +311,40 @@ class _Taker:
     def __init__(self, key: OpenKey, declared: Declaration) -> None:
         self._key = key
         self._kind = declared.kind
+        # With a time to live of nothing, what is written expires now: at the time that it had.
         ttl_ms = 0 if declared.expires else None
-        self._expiry: int | None = None
         self._variable: Any
         if declared.kind == "value":
             self._variable = ValueVariable(key, declared.number, _RAW, ttl_ms)
         elif declared.kind == "list":
-            self._variable = ListVariable(key, declared.number, _RAW, ttl_ms)
+            self._variable = _ImportedList(key, declared.number, _RAW, ttl_ms)
         else:
             self._variable = MapVariable(key, declared.number, _RAW, _RAW, ttl_ms)
 
     def take(self, user: bytes, data: bytes, expiry: int | None) -> None:
-        # With a time to live of nothing, what is written expires now: at the time that it had.
-        if self._kind == "list" and expiry != self._expiry:
-            self._variable.end()
+        if self._kind == "list":
+            self._variable.take(data, expiry or 0)
+            return
         if expiry is not None:
             self._key.now_ms = expiry
-        self._expiry = expiry
         if self._kind == "value":
             self._variable.update(data)
-        elif self._kind == "list":
-            self._variable.appendValue(data)
         else:
             self._variable.updateValue(user, data)
+
+
+class _ImportedList(ListVariable):
+    """A list whose pieces are written when others have moved the time on, and keep theirs."""
+
+    _expiry_ms = 0
+    """Of what waits to be written."""
+
+    def take(self, data: bytes, expiry_ms: int) -> None:
+        if expiry_ms != self._expiry_ms:
+            self.end()
+            self._expiry_ms = expiry_ms
+        self.appendValue(data)
+
+    def end(self) -> None:
+        self._key.now_ms = self._expiry_ms
+        super().end()

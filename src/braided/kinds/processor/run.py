@@ -7,7 +7,7 @@ to the changelog, is as with any operator.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import repeat
 from operator import itemgetter
 from types import GeneratorType
@@ -54,7 +54,7 @@ class ProcessorRun:
         self._output = OutputCollector(program, self._emitter, batch.watermark_ms)
         self._keys_touched = 0
 
-    def process(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def process(self, chunks: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         program, channel = self._program, self.channel
         self._rehouse()
         reader = (PandasReader if program.pandas else RowReader)(program, channel.spec.first_column)
@@ -146,6 +146,7 @@ class ProcessorRun:
 
     def abandon(self) -> None:
         self._code.abandon()
+        self.channel.close()
 
     def finish(self) -> ChannelReport:
         self._code.stop()

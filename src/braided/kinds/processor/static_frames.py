@@ -46,7 +46,8 @@ def process_batch(df: DataFrame, step: ProcessorStep) -> DataFrame:
     route = Route(step.keys, tasks, 0)
     hidden = step.keys.hidden()
     rows = route.placed(df.select("*", *hidden) if hidden else df)
-    order, first = [F.col(PLACE)], None
+    # By the key, too: several may have one place.
+    order, first = [F.col(PLACE), *map(F.expr, step.keys.sql())], None
     if step.initial is not None:
         rows = _after(placed_initial(step.initial, tasks), rows)
         first = pack(initial_program(step.initial, step.program()), step.broadcasts)
@@ -106,6 +107,9 @@ class _MemorySlots:
     def slot(self, number: int) -> SlotState:
         self.open_slots([number])
         return self._slots[number]
+
+    def close(self) -> None:
+        """There is nothing behind them to let go of."""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,21 @@ class Merger:
             self._steps.append((part, slice(start, start + part.columns)))
             start += part.columns
 
+    @property
+    def is_random(self) -> bool:
+        """Whether chance decides on some of what is merged, so that a second time it differs."""
+        return any(part.rule in _TRAITS for part, _ in self._steps)
+
+    def traits(self, columns: Columns) -> Columns:
+        """The state as two attempts to merge the same are compared: of what chance decides on, what
+        it can't change; all else as it is.
+        """
+        told = list(columns)
+        for part, where in self._steps:
+            if part.rule in _TRAITS:
+                told[where] = [_one_by_one(_TRAITS[part.rule], each) for each in columns[where]]
+        return told
+
     def merge(self, old: Columns, new: Columns) -> Columns:
         """The state after the batch."""
         merged: Columns = []
@@ -255,6 +270,23 @@ def _kll(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -
     return [_each(united, old[0], new[0])]
 
 
+def _kll_traits(data: bytes) -> bytes:
+    """A sketch with more values than it keeps drops some by chance, but counts them all."""
+    from datasketches import kll_doubles_sketch
+
+    sketch = kll_doubles_sketch.deserialize(data)
+    if sketch.is_estimation_mode():
+        return _encode((sketch.k, sketch.n, sketch.get_min_value(), sketch.get_max_value()))
+    return _encode((sketch.k, sorted(value for value, _ in sketch)))
+
+
+def _one_by_one(told: Callable[[bytes], bytes], column: Column) -> Column:
+    values = list(column.values)
+    for i in np.flatnonzero(column.valid).tolist():
+        values[i] = told(values[i])
+    return Column(values, column.valid)
+
+
 def _each(join: Callable[[bytes, bytes], bytes], old: Column, new: Column) -> Column:
     """Joins what both have, key by key; what one has alone stays as it is."""
     values = list(new.values)
@@ -280,3 +312,6 @@ _RULES: dict[str, Rule] = {
     "hll": _hll,
     "kll": _kll,
 }
+
+_TRAITS: dict[str, Callable[[bytes], bytes]] = {"kll": _kll_traits}
+"""For the rules that chance has a part in: what is the same of all values that they may come to."""

@@ -8,7 +8,8 @@ batches in between cost one look at a number.
     runs      reachable from no manifest kept
     out       of a batch older than the newest `retain`: published long ago
     carry     named by no manifest kept
-    dead      named by no manifest at all: diverted rows are kept for good
+    dead      named by no manifest at all, nor in a list that one names: diverted rows are kept for
+              good; the lists themselves as runs are (`dead_lists.py`)
 
 Manifests go first, the newest of them first, then what only they needed. A crash in between leaves
 files that nobody names; those, and what attempts that lost have written, are found by a listing
@@ -88,7 +89,8 @@ class Collector:
         pruned = self._manifests.prune(base)
         failpoints.reach("gc")
         needed = self._oldest.live_files() | self._added(base, newest)
-        needed.update(file.name for file in self._manifests.view_at(newest).dead)
+        dead = self._manifests.dead_files(self._manifests.view_at(newest))
+        needed.update(file.name for file in dead)
         listed = [n for kind in (_STATE, _CARRY, _DEAD) for n in self._files.list(kind)]
         doomed = [name for name in listed if name not in needed and _committed(name, newest)]
         halves = [name for name in self._files.list(DIRECTORY) if name.endswith(TEMPORARY)]
@@ -117,6 +119,7 @@ class Collector:
         for batch in range(start + 1, stop + 1):
             manifest = self._manifests.read(batch)
             names.update(carried.name for carried in manifest.carry)
+            names.update(dead.name for dead in manifest.dead_lists)
             for part in manifest.operators.values():
                 names.update(run.name for run in part.runs[len(part.runs) - part.new :])
         return names

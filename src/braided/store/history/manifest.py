@@ -32,6 +32,7 @@ __all__ = [
     "FORMAT",
     "CarryFile",
     "DeadFile",
+    "DeadList",
     "Manifest",
     "OperatorMeta",
     "OperatorPart",
@@ -45,7 +46,10 @@ __all__ = [
     "to_full",
 ]
 
-FORMAT = 1
+FORMAT = 2
+"""The newest format that this Braided reads. Manifests that name lists of dead files have it: who
+does not know lists would take the files in them for garbage. All others have format 1.
+"""
 
 Table = npt.NDArray[np.int32]
 """The channel of each slot."""
@@ -120,6 +124,15 @@ class DeadFile(msgspec.Struct, frozen=True):
     rows: int
 
 
+class DeadList(msgspec.Struct, frozen=True):
+    """A file that names files of diverted rows (`dead_lists.py`)."""
+
+    name: str
+    digest: str
+    files: int
+    level: int  # how often what is in it was merged
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """One record of the register."""
 
@@ -132,11 +145,12 @@ class Manifest(msgspec.Struct, frozen=True):
     operators: dict[str, OperatorPart]
     outputs: tuple[Prepared, ...] = ()
     carry: tuple[CarryFile, ...] = ()
-    dead: tuple[DeadFile, ...] = ()  # in a full manifest all that there are
+    dead: tuple[DeadFile, ...] = ()  # in a full manifest all that are in none of the lists
     extra: dict[str, str] = {}
     offsets: str = ""
     """What Spark wrote of the batch before it ran: its times, and where its sources were."""
-    format: int = FORMAT
+    format: int = 1
+    dead_lists: tuple[DeadList, ...] = ()  # in a full manifest all that there are; in a delta none
 
 
 class Link(NamedTuple):
@@ -268,7 +282,7 @@ class OperatorVersion:
 class View:
     """The flow at a batch. Immutable; `View.empty()` is the flow before its first one."""
 
-    __slots__ = ("batch", "carry", "dead", "flow", "operators")
+    __slots__ = ("batch", "carry", "dead", "dead_lists", "flow", "operators")
 
     def __init__(
         self,
@@ -277,12 +291,14 @@ class View:
         operators: Mapping[str, OperatorVersion],
         carry: tuple[CarryFile, ...],
         dead: tuple[DeadFile, ...] = (),
+        dead_lists: tuple[DeadList, ...] = (),
     ) -> None:
         self.flow = flow
         self.batch = batch
         self.operators = dict(operators)
         self.carry = carry
         self.dead = dead
+        self.dead_lists = dead_lists
 
     @classmethod
     def empty(cls) -> View:
@@ -306,11 +322,20 @@ class View:
                 before = OperatorVersion.empty(part.meta)
             operators[name] = before.apply(part, manifest.full, fresh)
         dead = manifest.dead if manifest.full else (*self.dead, *manifest.dead)
-        return View(manifest.flow, manifest.batch, operators, manifest.carry, dead)
+        lists = manifest.dead_lists if manifest.full else self.dead_lists
+        return View(manifest.flow, manifest.batch, operators, manifest.carry, dead, lists)
+
+    def with_dead(self, dead: tuple[DeadFile, ...], lists: tuple[DeadList, ...]) -> View:
+        """The view with the same files of diverted rows, named in another way."""
+        return View(self.flow, self.batch, self.operators, self.carry, dead, lists)
 
     def live_files(self) -> set[str]:
-        """Every file that the state or the carry of this view needs."""
+        """Every file that the state or the carry of this view needs, and its lists of dead files.
+
+        Not the dead files themselves, which are kept for good (`dead_lists.py`).
+        """
         names = {carried.name for carried in self.carry}
+        names.update(dead.name for dead in self.dead_lists)
         return names.union(*(operator.live_files() for operator in self.operators.values()))
 
 
@@ -336,8 +361,14 @@ def to_full(view: View, delta: Manifest) -> Manifest:
             bytes=after.bytes,
             pins=after.pins,
         )
-    dead = (*view.dead, *delta.dead)
-    return msgspec.structs.replace(delta, full=True, operators=operators, dead=dead)
+    return msgspec.structs.replace(
+        delta,
+        full=True,
+        operators=operators,
+        dead=(*view.dead, *delta.dead),
+        dead_lists=view.dead_lists,
+        format=FORMAT if view.dead_lists else delta.format,
+    )
 
 
 def problems(view: View, manifest: Manifest) -> list[str]:
@@ -351,7 +382,7 @@ def problems(view: View, manifest: Manifest) -> list[str]:
         reasons.append(f"flow {manifest.flow} is not flow {view.flow}")
     if manifest.full and not view.operators.keys() <= manifest.operators.keys():
         reasons.append("a full manifest must name every operator")
-    if manifest.full and not set(view.dead) <= set(manifest.dead):
+    if manifest.full and _dead_named(manifest) < _dead_named(view):
         reasons.append("a full manifest must name every file of diverted rows")
     ordinals = {o.meta.ordinal: name for name, o in view.operators.items()}
     for name, part in manifest.operators.items():
@@ -371,6 +402,11 @@ def problems(view: View, manifest: Manifest) -> list[str]:
         if not manifest.full and part.new != len(part.runs):
             reasons.append(f"operator {name}: all {len(part.runs)} runs of a delta must be new")
     return reasons
+
+
+def _dead_named(where: Manifest | View) -> int:
+    """How many files of diverted rows are named, one by one and in lists."""
+    return len(where.dead) + sum(each.files for each in where.dead_lists)
 
 
 def _table_problems(

@@ -26,7 +26,8 @@ from braided.errors import (
     FencedError,
 )
 from braided.store.durable.store import UNREADABLE, Store
-from braided.store.history.manifest import FORMAT, Manifest, View, problems
+from braided.store.history.dead_lists import dead_files, listed
+from braided.store.history.manifest import FORMAT, DeadFile, Manifest, View, problems
 from braided.store.history.runs import digest_of
 
 __all__ = ["DIRECTORY", "FULL_EVERY", "ManifestLog"]
@@ -130,6 +131,16 @@ class ManifestLog:
         With the flow's id given, the process remembers the view for the next call.
         """
         return self._at(batch, flow).view
+
+    def dead_files(self, view: View) -> tuple[DeadFile, ...]:
+        """All files of diverted rows that there are at a view."""
+        return dead_files(self._files, view)
+
+    def with_dead_listed(self, view: View, batch: int) -> View:
+        """The view to make the full manifest of a batch from: names of dead files that have become
+        many are in a list, which is durable now.
+        """
+        return listed(self._files, view, batch)
 
     def base_of(self, batch: int) -> int:
         """The newest full manifest at or before a batch: where reading its view begins."""

@@ -7,6 +7,7 @@ rolled back. How a cached slot gets to the version that is read: `catch_up.py`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from braided.store.slots.diff import Changes, size_of
 from braided.store.slots.layout import TIMER, timer_ms
 from braided.store.slots.slot import SlotState
 
-__all__ = ["ChannelChanges", "ChannelState", "SlotChange", "SlotState", "SnapshotLimits"]
+__all__ = ["ChannelChanges", "ChannelState", "SlotChange", "SlotState", "SnapshotLimits", "Traits"]
 
 
 class SnapshotLimits(msgspec.Struct, frozen=True):
@@ -58,6 +59,11 @@ class ChannelChanges(msgspec.Struct, frozen=True):
     rebuilt: int
     bytes_caught_up: int
     cache_errors: int
+    traits: str = ""  # a digest of the changes as they are compared, if that is not the log's
+
+
+Traits = Callable[[Sequence[bytes], Sequence[bytes | None]], Sequence[bytes | None]]
+"""Suffixes and their values to the values as two attempts of a task are compared by them."""
 
 
 class _Left(NamedTuple):
@@ -111,10 +117,11 @@ class ChannelState:
         for state in self._slots.values():
             state.close()
 
-    def finish(self, path: str) -> ChannelChanges:
+    def finish(self, path: str, traits: Traits | None = None) -> ChannelChanges:
         """Writes what changed, durably, and then brings the cache up to it.
 
-        The names of the files that it writes start with `path`.
+        The names of the files that it writes start with `path`. `traits` is given where a second
+        attempt would not write the same bytes.
         """
         left = [
             _Left(number, state, state.changes()) for number, state in sorted(self._slots.items())
@@ -139,6 +146,7 @@ class ChannelState:
             rebuilt=len(tally.rebuilt),
             bytes_caught_up=tally.bytes_caught_up,
             cache_errors=0 if self._cache is None else self._cache.errors - self._cache_errors,
+            traits="" if traits is None else _traits_digest(left, traits),
         )
 
     def _reopening(self, number: int, address: bytes) -> Callable[[], Opened]:
@@ -203,6 +211,15 @@ class ChannelState:
                 undo = Undo(state.tag, [], [])
                 updates.append(Update(state.address, state.tag.digest, tag, [], [], undo))
         self._cache.write(updates)
+
+
+def _traits_digest(left: list[_Left], traits: Traits) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for number, _, changes in left:
+        if changes is not None:
+            values = traits(changes.suffixes, changes.values)
+            digest.update(msgspec.msgpack.encode((number, changes.suffixes, values)))
+    return digest.hexdigest()
 
 
 def _logged(state: SlotState, changes: Changes, digest: str, carried: int) -> Update:
