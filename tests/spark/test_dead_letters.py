@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 import braided
 from braided.errors import CheckpointMismatchError, OptionError
-from braided.store.durable.files import Files
+from braided.store.durable.local_store import LocalStore
 from braided.store.history import dead_lists
 from braided.store.history.manifest_log import ManifestLog
 from support.stream_harness import Feed, Lab, committed_view, manifests_of
@@ -101,7 +101,7 @@ def test_diverted_rows_are_there_once_and_the_rest_as_if_they_had_not_come(
     newest = max(manifests_of(lab.checkpoint))
     for left in (lab.checkpoint / "commits").glob(f"*{newest}*"):
         left.unlink()
-    files = ManifestLog(Files(str(lab.checkpoint / "braided")))
+    files = ManifestLog(LocalStore(lab.checkpoint / "braided"))
     first, *_ = files.dead_files(files.view_at(newest))
     named = lab.checkpoint / "braided" / first.name
     orphan = named.with_name("0-0-lost.parquet")

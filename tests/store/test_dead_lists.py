@@ -27,7 +27,7 @@ def divert(flow: SmallFlow, count: int) -> Manifest:
     batch = flow.batch + 1
     names = [f"dead/{batch}-{channel}-a.parquet" for channel in range(count)]
     for name in names:
-        flow.files.write(name, b"rows")
+        flow.files.put(name, b"rows")
     dead = tuple(DeadFile(OPERATOR, name, "d", 1) for name in names)
     manifest = flow.manifest([flow.task(None, {0: {b"ka": b"%d" % batch}})], dead)
     flow.manifests.write(manifest)
@@ -44,7 +44,7 @@ def test_manifests_do_not_grow_with_dead_letters_and_none_is_lost(flow: SmallFlo
     collector = Collector(flow.files, flow.manifests, retain=3)
     expected: list[str] = []
     for batch in range(60):
-        flow.files.write(f"dead/{batch}-list-lost.json", b"of a driver that was killed")
+        flow.files.put(f"dead/{batch}-list-lost.json", b"of a driver that was killed")
         manifest = divert(flow, 3)
         expected += [f"dead/{batch}-{channel}-a.parquet" for channel in range(3)]
         collector.collect(batch)
@@ -87,7 +87,7 @@ def test_a_list_that_can_not_be_read_is_named_and_nothing_is_collected(
     (dead,) = itertools.islice(flow.manifests.view_at(2).dead_lists, 1)
     flow.files.delete([dead.name])
     if damage == "damaged":
-        flow.files.write(dead.name, b"[]")
+        flow.files.put(dead.name, b"[]")
     with pytest.raises(CheckpointCorruptError, match=f"{dead.name} is {damage}.*Restore it"):
         collect(flow.files, flow.manifests, retain=1)
     assert files - set(flow.files.list("dead")) <= {dead.name}
