@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.accumulators import _accumulatorRegistry
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
@@ -21,6 +25,8 @@ from braided.spark.launch import _renamed_logs
 from braided.spark.offset_log import SparkLog
 from braided.spark.tick import Bell, with_tick
 from braided.steering.input_size import input_size
+from braided.store.durable.files import checkpoint_files
+from braided.store.durable.lease import Lease
 from support.stream_harness import Lab, wait_until
 from support.stream_operators import SCHEMA, BatchTotals, Totals
 
@@ -305,6 +311,46 @@ def test_a_second_query_on_the_checkpoint_is_fenced_off_and_the_first_unharmed(l
         query.processAllAvailable()
         assert query.isActive
     assert len(lab.rows()) == len(ROWS)
+
+
+@pytest.mark.parametrize("how", ["out of input", "Spark's stop", "an error", "temporary"])
+def test_a_query_lets_go_of_all_it_had_however_it_ends(lab: Lab, how: str) -> None:
+    feed = lab.feed(SCHEMA)
+    feed.add(ROWS)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
+    accumulators = set(_accumulatorRegistry)
+    location = lab.checkpoint
+
+    def start() -> weakref.ref[Any]:
+        """Starts a query that ends without a call of ours."""
+        nonlocal location
+        writer = flow.writeStream.foreachBatch(lambda df, batch: how != "an error" or 1 / 0)
+        if how != "temporary":
+            writer = writer.option("checkpointLocation", str(location))
+        if how == "out of input":
+            writer = writer.trigger(availableNow=True)
+        query = writer.start()
+        location = Path(query._opened.location)
+        assert location.is_dir()
+        if how in ("Spark's stop", "temporary"):
+            query.processAllAvailable()
+            next(q for q in lab.spark.streams.active if q.runId == query.runId).stop()
+        return weakref.ref(query._engine)
+
+    def is_free() -> bool:
+        try:
+            Lease.acquire(checkpoint_files(location), "a test").release()
+        except FencedError:
+            return False
+        return True
+
+    engine = start()
+    if how == "temporary":
+        wait_until(lambda: not location.exists(), "the end of a temporary checkpoint")
+    else:
+        wait_until(is_free, "a checkpoint that another process could have")
+    wait_until(lambda: gc.collect() >= 0 and engine() is None, "the end of the engine")
+    assert set(_accumulatorRegistry) <= accumulators
 
 
 @pytest.mark.parametrize("channels", [1, 4])

@@ -86,6 +86,7 @@ class Engine:
         """Lets go of the checkpoint. Safe to call again."""
         self._control.close()
         self._bell.close()
+        self._steps.processing.close()
         self._lease.release()
 
     def _run(self, df: DataFrame, batch: int) -> None:

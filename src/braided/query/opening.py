@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from braided.query.version import Version
 from braided.sinks.base import Sink, SinkSetting
 from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
 from braided.spark.offset_log import SparkLog
-from braided.spark.query_handle import QueryHandle
+from braided.spark.query_handle import BatchCall, QueryHandle
 from braided.spark.tick import Bell
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
@@ -85,11 +86,23 @@ class OpenQuery:
     source: DataFrame
     """What Spark is to read, beside the tick."""
     bell: Bell
+    call: BatchCall
+    """What Spark is to call for every batch."""
     engine: Engine
     commands: Commands
     reserve: Reserve
     control: ControlThread
+    handle: QueryHandle
     stop_timeout_s: float
+    temporary: bool
+    """Whether the checkpoint is nobody's, and goes with the query."""
+
+    def close(self) -> None:
+        """The query has ended, or never began: lets go of all that it had. Again is fine."""
+        self.engine.close()
+        self.call.let_go()
+        if self.temporary and not self.handle.has_failed():  # then somebody may want to look
+            shutil.rmtree(self.location, ignore_errors=True)
 
 
 def open_query(
@@ -100,6 +113,7 @@ def open_query(
     spark: SparkSession,
     handle: QueryHandle,
     interval_s: float = 0.0,
+    temporary: bool = False,
 ) -> OpenQuery:
     """The parts of a query on a checkpoint; nobody else writes it until its engine is closed."""
     inputs = Inputs(flow.roots, options.order_by)
@@ -110,8 +124,22 @@ def open_query(
     try:
         checkpoint = _open_checkpoint(location, files, lease, flow, options)
         bell = Bell(checkpoint.tick)
-        parts = _assemble(checkpoint, flow, inputs, sinks, options, spark, handle, bell, interval_s)
-        return OpenQuery(location, source, bell, *parts, options.stop_timeout_s)
+        engine, commands, reserve, control = _assemble(
+            checkpoint, flow, inputs, sinks, options, spark, handle, bell, interval_s
+        )
+        return OpenQuery(
+            location=location,
+            source=source,
+            bell=bell,
+            call=BatchCall(engine.run),
+            engine=engine,
+            commands=commands,
+            reserve=reserve,
+            control=control,
+            handle=handle,
+            stop_timeout_s=options.stop_timeout_s,
+            temporary=temporary,
+        )
     except BaseException:
         if bell is not None:
             bell.close()
