@@ -59,6 +59,7 @@ class Options:
     order_by: str | None = None
     on_error: str = "fail"
     cache_dir: str | None = None
+    cache_max_bytes: int | None = None
     scale: str | ScalePolicy | None = None
     balance: str | BalancePolicy = "elasticutor"
     latency_target_s: float | None = None
@@ -343,7 +344,14 @@ _TABLE = (
         "cache_dir",
         _DIRECTORY,
         "where each host keeps its copy of the state",
-        default="Spark's local directory",
+        default="Spark's local directory on that host",
+    ),
+    _Option(
+        "cache.maxBytes",
+        "cache_max_bytes",
+        _SIZE,
+        "how much of the state a host keeps a copy of; the slots used longest ago are left out",
+        default="a quarter of the disk",
     ),
     _Option(
         "scale",

@@ -87,7 +87,7 @@ class Channel:
         meta = OperatorMeta(ordinal=0, slots=8, key="", state="", codec="")
         packed: Any = None
         self._way = way
-        self._spec = TaskSpec(packed, meta, "flow", directory, "", SnapshotLimits(), 2, False)
+        self._spec = TaskSpec(packed, meta, "flow", directory, None, SnapshotLimits(), 2, False)
         self._program = Program("acts", operator, "ProcessingTime", ROW, ROW[:1], (0,), OUTPUT)
         self._runs: tuple[RunFile, ...] = ()
 

@@ -27,7 +27,7 @@ from braided.spark.tick import Bell, with_tick
 from braided.steering.input_size import input_size
 from braided.store.durable.files import checkpoint_files
 from braided.store.durable.lease import Lease
-from support.stream_harness import Lab, wait_until
+from support.stream_harness import Lab, committed_view, wait_until
 from support.stream_operators import SCHEMA, BatchTotals, Totals
 
 ROWS = [("abcdef"[i % 6], i % 2, i, i) for i in range(24)]
@@ -195,6 +195,8 @@ def test_progress_tells_what_each_batch_did(lab: Lab) -> None:
     assert sections[-1]["operators"]["batches"]["channels"] == 3
     assert sections[-1]["operators"]["totals"]["rebuilt"] == 0
     assert sections[-1]["operators"]["totals"]["cacheHits"] > 0
+    local = Path(str(lab.spark.conf.get("spark.local.dir")))
+    assert len(list(local.glob(f"braided-cache-*/*/{committed_view(lab.checkpoint).flow}"))) == 1
 
 
 def test_commands_take_effect_without_input_one_after_the_other(lab: Lab) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from braided.spark.worker_process import local_directory
 from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.channel_state import SnapshotLimits
 from braided.store.slots.key_codec import KeyCodec
@@ -35,7 +37,7 @@ def _chunk(rows: list[tuple[int, int]]) -> pa.RecordBatch:
 
 def _spec(directory: Path, keep_order: bool = False) -> ChannelSpec:
     meta = OperatorMeta(ordinal=0, slots=8, key="", state="", codec="")
-    return ChannelSpec(None, meta, "flow", str(directory), "", SnapshotLimits(), 2, keep_order)
+    return ChannelSpec(None, meta, "flow", str(directory), None, SnapshotLimits(), 2, keep_order)
 
 
 def _channel(directory: Path, cut: int | None = None, **more: Any) -> Channel:
@@ -124,3 +126,15 @@ def test_output_leaves_with_the_tags_of_its_rows(tmp_path: Path, keep_order: boo
     again, other = emit([4, 5, 6])[1], emit([4, 6, 5])[1]
     assert emitter.digest() == again.digest()
     assert (emitter.digest() != other.digest()) == keep_order
+
+
+def test_something_is_kept_beside_what_spark_gives_an_executor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/slow/blockmgr-1,/fast/blockmgr-2")
+    kept = {user: local_directory(user) for user in map(str, range(20))}
+    assert set(kept.values()) == {"/fast", "/slow"}
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/fast/blockmgr-3,/slow/blockmgr-4")
+    assert {user: local_directory(user) for user in kept} == kept
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    assert local_directory("a") == tempfile.gettempdir()

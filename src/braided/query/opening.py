@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +45,9 @@ from braided.store.history.garbage import Collector
 from braided.store.history.manifest import OperatorMeta, OperatorVersion, Prepared, View
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.channel_state import SnapshotLimits
-from braided.store.slots.lmdb_cache import claim, host_directory
 from braided.tasks.first_state import FirstState
 from braided.tasks.reports import ChannelReport, ReportBox
-from braided.tasks.state_location import StateLocation
+from braided.tasks.state_location import CacheSetting, StateLocation
 
 __all__ = ["OpenCheckpoint", "OpenQuery", "open_query"]
 
@@ -235,7 +233,7 @@ def _assemble(
 ) -> tuple[Engine, Commands, Reserve, ControlThread]:
     version, spark_log, metas = checkpoint.version, checkpoint.spark_log, checkpoint.metas
     box = ReportBox(spark.sparkContext)
-    location = _state_location(checkpoint, options, spark)
+    location = _state_location(checkpoint, options)
     divert = options.on_error == "divert"
     plan = FlowPlan(
         flow, inputs, metas, options.order_preserving, location, box.accumulator, divert
@@ -294,18 +292,15 @@ def _assemble(
     return engine, commands, reserve, control
 
 
-def _state_location(
-    checkpoint: OpenCheckpoint, options: Options, spark: SparkSession
-) -> StateLocation:
-    """Where tasks find the state; the host's cache is ours from here on."""
-    base = options.cache_dir or spark.conf.get("spark.local.dir", None) or tempfile.gettempdir()
-    claim(host_directory(Path(base), checkpoint.flow_id), checkpoint.files.root)
+def _state_location(checkpoint: OpenCheckpoint, options: Options) -> StateLocation:
+    """Where tasks find the state."""
+    cache = CacheSetting(options.cache_dir, options.cache_max_bytes)
     limits = SnapshotLimits(
         snapshot_min_bytes=options.snapshot_min_bytes,
         snapshot_factor=options.snapshot_factor,
         snapshots_per_task=options.snapshot_per_task,
     )
-    return StateLocation(checkpoint.flow_id, checkpoint.files.root, base, limits)
+    return StateLocation(checkpoint.flow_id, checkpoint.files.root, cache, limits)
 
 
 def _open_sinks(

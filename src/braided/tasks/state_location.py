@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 from braided.store.slots.channel_state import SnapshotLimits
 
-__all__ = ["StateLocation"]
+__all__ = ["CacheSetting", "StateLocation"]
+
+
+@dataclass(frozen=True)
+class CacheSetting:
+    """Where each host keeps its copy of the state, and how much of it."""
+
+    directory: str | None = None
+    """None for where Spark keeps its own files on that host."""
+    max_bytes: int | None = None
+    """None for a part of the disk."""
 
 
 @dataclass(frozen=True)
@@ -15,5 +25,5 @@ class StateLocation:
 
     flow: str
     root: str
-    cache: str
+    cache: CacheSetting
     limits: SnapshotLimits

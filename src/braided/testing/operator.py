@@ -216,7 +216,7 @@ class OperatorHarness:
             meta=self._meta,
             flow=self._flow,
             root=self._files.root,
-            cache="",
+            cache=None,
             limits=SnapshotLimits(),
             order=ORDER,
             keep_order=True,

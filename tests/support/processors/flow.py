@@ -30,6 +30,7 @@ from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.packing import PackedProgram
 from braided.tasks.spec import BatchSpec, Rehousing, TaskSpec
+from braided.tasks.state_location import CacheSetting
 from braided.testing.ddl import parse_schema
 
 __all__ = ["ProcessorFlow"]
@@ -132,7 +133,7 @@ class ProcessorFlow:
             meta=self.meta,
             flow="flow",
             root=str(self.home / "braided"),
-            cache=str(self.home) if self.cached else "",
+            cache=CacheSetting(str(self.home)) if self.cached else None,
             limits=SnapshotLimits(),
             order=2,
             keep_order=False,

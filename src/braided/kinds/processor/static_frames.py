@@ -126,7 +126,7 @@ class _BatchTask:
             meta=OperatorMeta(0, 1, "", self.state, VARIABLES, self.time_mode),
             flow="",
             root="",
-            cache="",
+            cache=None,
             limits=SnapshotLimits(),
             order=0,
             keep_order=False,
