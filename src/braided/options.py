@@ -350,7 +350,8 @@ _TABLE = (
         "cache.maxBytes",
         "cache_max_bytes",
         _SIZE,
-        "how much of the state a host keeps a copy of; the slots used longest ago are left out",
+        "of how many bytes of state a host keeps a copy, on twice as many of its disk at most; "
+        "the slots used longest ago are left out",
         default="a quarter of the disk",
     ),
     _Option(

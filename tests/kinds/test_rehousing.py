@@ -52,7 +52,9 @@ class Channel:
     def __init__(self, directory: Path) -> None:
         meta = OperatorMeta(ordinal=0, slots=8, key="", state="", codec="")
         packed: Any = None
-        self._spec = TaskSpec(packed, meta, "flow", str(directory), None, SnapshotLimits(), 2, False)
+        self._spec = TaskSpec(
+            packed, meta, "flow", str(directory), None, SnapshotLimits(), 2, False
+        )
         self._runs: tuple[RunFile, ...] = ()
 
     def batch(self, now_ms: int, keys: dict[int, int], **more: Any) -> list[tuple[int, int]]:

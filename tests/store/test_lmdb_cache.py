@@ -238,7 +238,7 @@ def test_reading_a_slot_is_using_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def step(address: bytes) -> Update:
         return Update(address, "", Tag("d", 1, 50_000), [b"k"], [b"x" * 50_000])
 
-    host = Cache(tmp_path / "host", MAP, ENVIRONMENTS * 130_000)
+    host = Cache(tmp_path / "host", MAP, ENVIRONMENTS * 150_000)
     assert host.write([step(first)]) and host.write([step(second)])
     host.read([first])
     assert host.write([step(third)])

@@ -39,9 +39,10 @@ __all__ = ["host_directory", "locked", "settle_in"]
 UNUSED_S = 7 * 86_400
 """A cache that nobody has written to for so long is not worth its disk."""
 CLEAN_EVERY_S = 3_600
-"""How often a process looks for what can go."""
+"""How often one of a host's processes looks for what can go."""
 
 _CLAIM = "checkpoint"
+_CLEANED = "cleaned"
 _LOCK = "lock"
 _DEAD = "dead."
 _PLACE = re.compile(r"(?P<host>.+)-(?P<boot>[0-9a-f-]{36})-\d+")
@@ -64,7 +65,6 @@ class _Claim(msgspec.Struct, frozen=True):
 
 
 _claimed: set[tuple[Path, str]] = set()
-_cleaned: dict[Path, float] = {}
 
 
 def host_directory(base: Path, flow: str) -> Path:
@@ -83,9 +83,7 @@ def settle_in(directory: Path, root: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         _write_claim(directory, root)
         _claimed.add((directory, root))
-    now = time.monotonic()
-    if now - _cleaned.get(home, -CLEAN_EVERY_S) >= CLEAN_EVERY_S:
-        _cleaned[home] = now
+    if _is_due(home / _CLEANED):
         _clean(home, directory)
 
 
@@ -161,6 +159,15 @@ def _ancestors(root: Path) -> Iterator[_Ancestor]:
 
 
 # -- cleaning up -----------------------------------------------------------------------------------
+
+
+def _is_due(cleaned: Path) -> bool:
+    """Whether it is this process's turn: the file says when somebody has last cleaned up."""
+    with contextlib.suppress(FileNotFoundError):
+        if abs(time.time() - cleaned.stat().st_mtime) < CLEAN_EVERY_S:
+            return False
+    cleaned.touch(mode=0o600)
+    return True
 
 
 def _clean(home: Path, own: Path) -> None:

@@ -56,8 +56,9 @@ MAX_READERS = 4096
 LOCK_BYTES = MAX_READERS * 64 + 4096  # a cache line per reader, and what comes before them
 # Of a disk, a cache takes one in so many bytes unless it is told otherwise.
 DISK_SHARE = 4
-# What is left of an environment that was too large, in eighths: not to be so again at once.
-_KEPT_EIGHTHS = 7
+# Slots leave when they take so many eighths of what an environment may hold, until they take so
+# many: a batch that changes everything needs as much again, and the file is to be twice that.
+_FULL_EIGHTHS, _KEPT_EIGHTHS = 7, 6
 _TOUCH_AFTER_NS = 60 * 10**9
 _STAMP_BYTES = 8
 # Three descriptors each; a worker that serves many short queries must not run out of them.
@@ -200,10 +201,10 @@ class Cache:
                 with environment.lmdb.begin(write=True) as transaction:
                     seen = self._seen.pop(number, set())
                     _touch(transaction, seen.difference(update.address for update in group))
-                    # One that is larger than all there may be would only drive out the others.
-                    fitting = [update for update in group if update.tag.bytes <= limit]
+                    # With its undo record, a larger one would only drive out the others.
+                    fitting = [update for update in group if update.tag.bytes <= limit // 2]
                     done = [u.address for u in fitting if _step(transaction, u)]
-                    if environment.bytes_used(transaction) > limit:
+                    if environment.bytes_used(transaction) > limit * _FULL_EIGHTHS // 8:
                         _evict(environment, transaction, limit)
                 written.update(done)
                 if environment.file_bytes() > 2 * limit:
