@@ -261,13 +261,14 @@ def test_listings_of_killed_queries_go_at_the_next_start(lab: Lab) -> None:
         assert [path.name for path in out.iterdir()] == ["7-abc-1"]  # not yet committed
 
 
-@pytest.mark.parametrize("channels", [0, -1, True, 2.0, "3", None, 9])
-def test_a_rescale_that_can_not_be_is_refused_at_once(lab: Lab, channels: Any) -> None:
+def test_a_rescale_that_can_not_be_is_refused_at_once(lab: Lab) -> None:
+    refused: list[Any] = [0, -1, True, 2.0, "3", None, 9]
     feed = lab.feed(SCHEMA)
     flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
     with lab.running(flow, "noop", channels=2, slots=8) as query:
-        with pytest.raises(ValueError, match=r"at least 1|8 slots"):
-            query.rescale(channels)
+        for channels in refused:
+            with pytest.raises(ValueError, match=r"at least 1|8 slots"):
+                query.rescale(channels)
         with pytest.raises(ValueError, match=r"no operator 'Sums' .* it has Totals"):
             query.rescale(2, operator="Sums")
         with pytest.raises(ValueError, match="no operator 'Sums'"):

@@ -118,12 +118,12 @@ def open_query(
     source = inputs.joined()  # refused, if at all, before anything is left behind
     files = checkpoint_files(location)
     lease = Lease.acquire(files, f"query on {location}")
-    bell = None
+    bell, box = None, ReportBox(spark.sparkContext)
     try:
         checkpoint = _open_checkpoint(location, files, lease, flow, options)
         bell = Bell(checkpoint.tick)
         engine, commands, reserve, control = _assemble(
-            checkpoint, flow, inputs, sinks, options, spark, handle, bell, interval_s
+            checkpoint, flow, inputs, sinks, options, spark, handle, bell, box, interval_s
         )
         return OpenQuery(
             location=location,
@@ -141,6 +141,7 @@ def open_query(
     except BaseException:
         if bell is not None:
             bell.close()
+        box.close()
         lease.release()
         raise
 
@@ -229,10 +230,10 @@ def _assemble(
     spark: SparkSession,
     handle: QueryHandle,
     bell: Bell,
+    box: ReportBox,
     interval_s: float,
 ) -> tuple[Engine, Commands, Reserve, ControlThread]:
     version, spark_log, metas = checkpoint.version, checkpoint.spark_log, checkpoint.metas
-    box = ReportBox(spark.sparkContext)
     location = _state_location(checkpoint, options)
     divert = options.on_error == "divert"
     plan = FlowPlan(
