@@ -78,6 +78,7 @@ def test_default_channels_never_exceed_the_slots_but_asked_ones_may() -> None:
         ("stopTimeout", "500ms", "stop_timeout_s", 0.5),
         ("stopTimeout", "2min", "stop_timeout_s", 120.0),
         ("cache.dir", "/fast/disk", "cache_dir", "/fast/disk"),
+        ("cache.maxBytes", "2g", "cache_max_bytes", 2 << 30),
         ("cache.dir", "file:///fast/disk", "cache_dir", "/fast/disk"),
         ("cache.dir", "near", "cache_dir", os.path.abspath("near")),
     ],

@@ -61,6 +61,7 @@ class Options:
     order_by: str | None = None
     on_error: str = "fail"
     cache_dir: str | None = None
+    cache_max_bytes: int | None = None
     scale: str | ScalePolicy | None = None
     balance: str | BalancePolicy = "elasticutor"
     latency_target_s: float | None = None
@@ -356,7 +357,15 @@ _TABLE = (
         "cache_dir",
         _DIRECTORY,
         "where each host keeps its copy of the state",
-        default="Spark's local directory",
+        default="Spark's local directory on that host",
+    ),
+    _Option(
+        "cache.maxBytes",
+        "cache_max_bytes",
+        _SIZE,
+        "of how many bytes of state a host keeps a copy, on twice as many of its disk at most; "
+        "the slots used longest ago are left out",
+        default="a quarter of the disk",
     ),
     _Option(
         "scale",

@@ -54,7 +54,7 @@ class Channel:
         meta = OperatorMeta(ordinal=0, slots=8, key="", state="", codec="")
         packed: Any = None
         self._spec = TaskSpec(
-            packed, meta, "flow", LocalStore(directory), "", SnapshotLimits(), 2, False
+            packed, meta, "flow", LocalStore(directory), None, SnapshotLimits(), 2, False
         )
         self._runs: tuple[RunFile, ...] = ()
 

@@ -89,7 +89,7 @@ class Channel:
         packed: Any = None
         self._way = way
         self._spec = TaskSpec(
-            packed, meta, "flow", LocalStore(directory), "", SnapshotLimits(), 2, False
+            packed, meta, "flow", LocalStore(directory), None, SnapshotLimits(), 2, False
         )
         self._program = Program("acts", operator, "ProcessingTime", ROW, ROW[:1], (0,), OUTPUT)
         self._runs: tuple[RunFile, ...] = ()

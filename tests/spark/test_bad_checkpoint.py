@@ -28,7 +28,7 @@ from braided.errors import (
     CheckpointWriteError,
     FencedError,
 )
-from braided.store.durable.lease import Lease
+from braided.store.durable.local_lease import LocalLease
 from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import FORMAT
 from braided.store.history.runs import LOG_SUFFIX, SNAP_SUFFIX, batch_of, digest_of
@@ -509,8 +509,8 @@ def test_a_checkpoint_that_another_process_holds_is_free_when_that_is_killed(lab
     story.arrive()
     hold = (
         "import sys; from braided.store.durable.local_store import LocalStore; "
-        "from braided.store.durable.lease import Lease; "
-        "lease = Lease.acquire(LocalStore(sys.argv[1]), 'a query elsewhere'); "
+        "from braided.store.durable.local_lease import LocalLease; "
+        "lease = LocalLease.acquire(LocalStore(sys.argv[1]), 'a query elsewhere'); "
         "print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(
@@ -536,7 +536,7 @@ def test_a_query_whose_lease_was_taken_commits_no_more(lab: Lab) -> None:
     story.arrive()
     query.processAllAvailable()
     (story.braided / "lease").unlink()
-    with Lease.acquire(LocalStore(str(story.braided)), "the one that took over"):
+    with LocalLease.acquire(LocalStore(str(story.braided)), "the one that took over"):
         story.arrive()
         with pytest.raises(Exception, match="taken over"):
             query.processAllAvailable()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.accumulators import _accumulatorRegistry
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
@@ -21,8 +25,10 @@ from braided.spark.jvm import RENAMED_LOGS, Jvm
 from braided.spark.offset_log import SparkLog
 from braided.spark.tick import Bell, with_tick
 from braided.steering.input_size import input_size
+from braided.store.durable.lease import acquire_lease
 from braided.store.durable.local_store import LocalStore
-from support.stream_harness import Lab, wait_until
+from braided.store.durable.open_store import checkpoint_store
+from support.stream_harness import Lab, committed_view, wait_until
 from support.stream_operators import SCHEMA, BatchTotals, Totals
 
 ROWS = [("abcdef"[i % 6], i % 2, i, i) for i in range(24)]
@@ -210,6 +216,8 @@ def test_progress_tells_what_each_batch_did(lab: Lab) -> None:
     assert sections[-1]["operators"]["batches"]["channels"] == 3
     assert sections[-1]["operators"]["totals"]["rebuilt"] == 0
     assert sections[-1]["operators"]["totals"]["cacheHits"] > 0
+    local = Path(str(lab.spark.conf.get("spark.local.dir")))
+    assert len(list(local.glob(f"braided-cache-*/*/{committed_view(lab.checkpoint).flow}"))) == 1
 
 
 def test_commands_take_effect_without_input_one_after_the_other(lab: Lab) -> None:
@@ -274,13 +282,14 @@ def test_listings_of_killed_queries_go_at_the_next_start(lab: Lab) -> None:
         assert [path.name for path in out.iterdir()] == ["7-abc-1"]  # not yet committed
 
 
-@pytest.mark.parametrize("channels", [0, -1, True, 2.0, "3", None, 9])
-def test_a_rescale_that_can_not_be_is_refused_at_once(lab: Lab, channels: Any) -> None:
+def test_a_rescale_that_can_not_be_is_refused_at_once(lab: Lab) -> None:
+    refused: list[Any] = [0, -1, True, 2.0, "3", None, 9]
     feed = lab.feed(SCHEMA)
     flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
     with lab.running(flow, "noop", channels=2, slots=8) as query:
-        with pytest.raises(ValueError, match=r"at least 1|8 slots"):
-            query.rescale(channels)
+        for channels in refused:
+            with pytest.raises(ValueError, match=r"at least 1|8 slots"):
+                query.rescale(channels)
         with pytest.raises(ValueError, match=r"no operator 'Sums' .* it has Totals"):
             query.rescale(2, operator="Sums")
         with pytest.raises(ValueError, match="no operator 'Sums'"):
@@ -326,6 +335,46 @@ def test_a_second_query_on_the_checkpoint_is_fenced_off_and_the_first_unharmed(l
         query.processAllAvailable()
         assert query.isActive
     assert len(lab.rows()) == len(ROWS)
+
+
+@pytest.mark.parametrize("how", ["out of input", "Spark's stop", "an error", "temporary"])
+def test_a_query_lets_go_of_all_it_had_however_it_ends(lab: Lab, how: str) -> None:
+    feed = lab.feed(SCHEMA)
+    feed.add(ROWS)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
+    accumulators = set(_accumulatorRegistry)
+    location = lab.checkpoint
+
+    def start() -> weakref.ref[Any]:
+        """Starts a query that ends without a call of ours."""
+        nonlocal location
+        writer = flow.writeStream.foreachBatch(lambda df, batch: how != "an error" or 1 / 0)
+        if how != "temporary":
+            writer = writer.option("checkpointLocation", str(location))
+        if how == "out of input":
+            writer = writer.trigger(availableNow=True)
+        query = writer.start()
+        location = Path(query._opened.location)
+        assert location.is_dir()
+        if how in ("Spark's stop", "temporary"):
+            query.processAllAvailable()
+            next(q for q in lab.spark.streams.active if q.runId == query.runId).stop()
+        return weakref.ref(query._engine)
+
+    def is_free() -> bool:
+        try:
+            acquire_lease(checkpoint_store(location), "a test").release()
+        except FencedError:
+            return False
+        return True
+
+    engine = start()
+    if how == "temporary":
+        wait_until(lambda: not location.exists(), "the end of a temporary checkpoint")
+    else:
+        wait_until(is_free, "a checkpoint that another process could have")
+    wait_until(lambda: gc.collect() >= 0 and engine() is None, "the end of the engine")
+    assert set(_accumulatorRegistry) <= accumulators
 
 
 @pytest.mark.parametrize("channels", [1, 4])

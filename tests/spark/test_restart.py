@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.accumulators import _accumulatorRegistry
 from pyspark.errors import StreamingQueryException
 
 import braided
@@ -70,13 +71,15 @@ def test_a_flow_that_does_not_fit_its_checkpoint_is_refused_by_operator(
         "other key": source.groupBy("c").apply(Totals, SCHEMA),
         "other key type": source.groupBy(source.v.cast("string")).apply(Totals, SCHEMA),
     }
+    accumulators = set(_accumulatorRegistry)
     for why, flow in refused.items():
         with pytest.raises(CheckpointMismatchError, match="'Totals'"):
             lab.start(flow, "noop")
             pytest.fail(f"{why}: was started")
     with pytest.raises(CheckpointMismatchError, match=r"8 slots .* asks for 16"):
         lab.start(totals(old), "noop", slots=16)
-    # The refusals have done no harm, and left no lease behind.
+    # The refusals have done no harm, and left nothing behind.
+    assert set(_accumulatorRegistry) <= accumulators
     old.add(ROWS)
     lab.run(totals(old), "noop")
     assert lab.state(totals(old))[("a",)] == {"count": 8, "total": 12}

@@ -13,6 +13,7 @@ from braided import failpoints
 from braided.store.history import garbage as gc_module
 from braided.store.history.garbage import Collector, collect
 from braided.store.history.manifest import CarryFile
+from braided.store.history.runs import batch_of
 from braided.store.slots.channel_state import SnapshotLimits
 from support.cases import cases
 from support.small_flow import OPERATOR, SmallFlow, applied
@@ -77,6 +78,24 @@ def test_batches_in_between_list_no_state(flow: SmallFlow, monkeypatch: pytest.M
         run_batches(flow, 1)
         collector.collect(flow.batch)
     assert "state" not in listed
+
+
+def test_orphans_go_while_the_query_runs(flow: SmallFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc_module, "ORPHANS_EVERY", 4)
+    collector = Collector(flow.files, flow.manifests, retain=100)
+    run_batches(flow, 1)
+    collector.collect_orphans()
+    for _ in range(11):
+        run_batches(flow, 1)
+        straggler = flow.task(None, {1: {b"ka": b"of the batch that runs"}})
+        collector.collect(flow.batch)
+    named = set().union(*(flow.manifests.view_at(b).live_files() for b in flow.manifests.batches()))
+    assert straggler.log is not None
+    # Batches 9 to 11 are newer than the last listing. Each has a task that lost, and left a
+    # straggler of the next behind.
+    orphans = set(flow.files.list("state")) - named
+    assert straggler.log.name in orphans
+    assert {batch_of(name) for name in orphans} == {9, 10, 11, 12}
 
 
 def test_files_of_a_batch_not_yet_committed_are_never_touched(flow: SmallFlow) -> None:

@@ -25,6 +25,7 @@ HOSTS = st.sampled_from([0, 1])
 SUFFIXES = st.sampled_from(
     [b"ka", b"kb", b"kc", b"K" + bytes(32), timer(5, b"a"), timer(-7, b"b"), timer(9, b"")]
 )
+LOST = st.sampled_from(["everything", "an environment", "a slot"])
 VALUES = st.sampled_from([None, b"", b"1", b"2", b"x" * 40])
 WRITES = st.dictionaries(
     st.integers(0, SLOTS - 1), st.dictionaries(SUFFIXES, VALUES, max_size=4), max_size=SLOTS
@@ -106,8 +107,8 @@ class Histories(RuleBasedStateMachine):
         index = data.draw(st.integers(0, len(self.zombies) - 1))
         self.zombies.pop(index).finish(f"state/{OPERATOR}/0-9-zombie{len(self.zombies)}")
 
-    @rule(host=HOSTS, everything=st.booleans())
-    def cache_is_lost(self, host: int, everything: bool) -> None:
+    @rule(host=HOSTS, what=LOST)
+    def cache_is_lost(self, host: int, what: str) -> None:
         raise NotImplementedError
 
     @rule()
@@ -135,9 +136,9 @@ class MemoryHistories(Histories):
     def cache(self, host: int) -> SlotCache:
         return self.memories[host]
 
-    @rule(host=HOSTS, everything=st.booleans())
-    def cache_is_lost(self, host: int, everything: bool) -> None:
-        if everything:
+    @rule(host=HOSTS, what=LOST)
+    def cache_is_lost(self, host: int, what: str) -> None:
+        if what == "everything":
             self.memories[host].clear()
         else:
             self.memories[host].discard(bytes(4))
@@ -147,12 +148,17 @@ class LmdbHistories(Histories):
     def cache(self, host: int) -> SlotCache:
         return Cache(self.root / f"host{host}", map_size=1 << 28)
 
-    @rule(host=HOSTS, everything=st.booleans())
-    def cache_is_lost(self, host: int, everything: bool) -> None:
-        if everything:
+    @rule(host=HOSTS, what=LOST)
+    def cache_is_lost(self, host: int, what: str) -> None:
+        cache = Cache(self.root / f"host{host}", map_size=1 << 28)
+        if what == "everything":
             shutil.rmtree(self.root / f"host{host}", ignore_errors=True)
+        elif what == "an environment":
+            cache.drop(1)
         else:
-            Cache(self.root / f"host{host}", map_size=1 << 28).drop(1)
+            environment = cache._open(2)
+            with environment.lmdb.begin(write=True) as transaction:
+                cache_module._evict(environment, transaction, 0)
 
     @rule()
     def process_restarts(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from braided.store.slots import lmdb_cache as cache_module
 from braided.store.slots.cache_port import EMPTY, Tag, Update, address_of
-from braided.store.slots.lmdb_cache import ENVIRONMENTS, HANDLES_KEPT, Cache, host_directory
+from braided.store.slots.lmdb_cache import ENVIRONMENTS, HANDLES_KEPT, Cache
 from support.small_flow import SmallFlow
 
 MAP = 1 << 28
@@ -205,16 +205,66 @@ def test_an_operator_sees_only_its_own_slots(tmp_path: Path) -> None:
     assert found[theirs].image.get(theirs + b"ka") == theirs
 
 
-def test_a_host_directory_outlives_the_query_but_not_the_boot(tmp_path: Path) -> None:
-    (tmp_path / "users-own").mkdir()
-    (tmp_path / "braided-cache" / "boot-before" / "flow").mkdir(parents=True)
-    here = host_directory(tmp_path, "flow")
-    here.mkdir(parents=True)
-    host_directory.cache_clear()
-    assert host_directory(tmp_path, "flow") == here and here.is_dir()
-    assert host_directory(tmp_path, "other") != here
-    assert not (tmp_path / "braided-cache" / "boot-before").exists()
-    assert (tmp_path / "users-own").is_dir()
+def test_the_slots_used_longest_ago_leave_a_cache_that_is_too_large(
+    flow: SmallFlow, tmp_path: Path
+) -> None:
+    # An environment has two of the slots 0 to 15, and room for one and a half.
+    max_bytes = ENVIRONMENTS * 200_000
+
+    def cache() -> Cache:
+        return Cache(tmp_path / "host", MAP, max_bytes)
+
+    def content(number: int) -> dict[bytes, bytes | None]:
+        return {b"k%03d" % key: b"%03d" % number + b"x" * 150 for key in range(500)}
+
+    old, new = range(8), range(8, 16)
+    flow.run(cache(), {slot: content(0) for slot in old})
+    assert flow.task(cache(), {slot: {} for slot in old}).hits == 8
+    flow.run(cache(), {slot: content(0) for slot in new})
+    assert flow.task(cache(), {slot: {} for slot in new}).hits == 8
+    assert flow.task(cache(), {slot: {} for slot in old}).rebuilt == 8  # which drives out the new
+    for number in range(20):
+        turn = old if number % 2 else new
+        flow.run(cache(), {slot: content(number) for slot in turn})
+        sizes = [path.stat().st_size for path in data_files(tmp_path / "host")]
+        assert sum(sizes) <= 2 * max_bytes
+    assert flow.contents(cache()) == flow.contents(None)
+
+
+def test_reading_a_slot_is_using_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "_TOUCH_AFTER_NS", 0)
+    first, second, third = (address_of(0, ENVIRONMENTS * n) for n in range(3))
+
+    def step(address: bytes) -> Update:
+        return Update(address, "", Tag("d", 1, 50_000), [b"k"], [b"x" * 50_000])
+
+    host = Cache(tmp_path / "host", MAP, ENVIRONMENTS * 150_000)
+    assert host.write([step(first)]) and host.write([step(second)])
+    host.read([first])
+    assert host.write([step(third)])
+    found = host.read([first, second, third])
+    assert [found[address].tag.digest for address in (first, second, third)] == ["d", "", "d"]
+
+
+def test_a_slot_that_is_larger_than_the_cache_drives_out_no_others(tmp_path: Path) -> None:
+    host = Cache(tmp_path / "host", MAP, ENVIRONMENTS * 120_000)
+    small, large = address_of(0, 0), address_of(0, ENVIRONMENTS)
+    assert host.write([Update(small, "", Tag("d", 1, 9), [b"k"], [b"12345678"])]) == {small}
+    value = b"x" * 200_000
+    assert host.write([Update(large, "", Tag("d", 1, 200_001), [b"k"], [value])]) == set()
+    assert host.read([small])[small].tag.digest == "d"
+
+
+def test_a_cache_that_is_given_less_than_its_files_take_starts_anew(
+    flow: SmallFlow, tmp_path: Path
+) -> None:
+    expected = filled(flow, Cache(tmp_path / "host", MAP))
+    before = data_files(tmp_path / "host")
+    cache = Cache(tmp_path / "host", MAP, ENVIRONMENTS * 2 * PAGE)
+    flow.run(cache, {0: {b"kz": b"new"}})
+    expected[0][b"kz"] = b"new"
+    assert len(set(before) - set(data_files(tmp_path / "host"))) == 1
+    assert cache.errors == 0 and flow.contents(cache) == expected
 
 
 def test_a_damaged_undo_record_costs_the_cache_and_nothing_else(

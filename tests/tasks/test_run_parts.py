@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from braided.spark.worker_process import local_directory
 from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.channel_state import SnapshotLimits
@@ -37,7 +39,7 @@ def _chunk(rows: list[tuple[int, int]]) -> pa.RecordBatch:
 def _spec(directory: Path, keep_order: bool = False) -> ChannelSpec:
     meta = OperatorMeta(ordinal=0, slots=8, key="", state="", codec="")
     return ChannelSpec(
-        None, meta, "flow", LocalStore(directory), "", SnapshotLimits(), 2, keep_order
+        None, meta, "flow", LocalStore(directory), None, SnapshotLimits(), 2, keep_order
     )
 
 
@@ -134,3 +136,15 @@ def test_output_leaves_with_the_tags_of_its_rows(tmp_path: Path, keep_order: boo
         sliced.emit(whole.slice(row, 1), [(0, 0, 0)])
         digests.add(sliced.digest())
     assert len(digests) == (2 if keep_order else 1)
+
+
+def test_something_is_kept_beside_what_spark_gives_an_executor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/slow/blockmgr-1,/fast/blockmgr-2")
+    kept = {user: local_directory(user) for user in map(str, range(20))}
+    assert set(kept.values()) == {"/fast", "/slow"}
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/fast/blockmgr-3,/slow/blockmgr-4")
+    assert {user: local_directory(user) for user in kept} == kept
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    assert local_directory("a") == tempfile.gettempdir()

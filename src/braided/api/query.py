@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from braided.control.routing.table import RoutingTable
 from braided.errors import QueryStoppedError
 from braided.query.opening import OpenQuery
+from braided.spark.query_handle import call_at_end
 
 __all__ = ["ElasticQuery"]
 
@@ -23,15 +24,16 @@ T = TypeVar("T")
 # writes down the first batch's offsets, it would refuse the checkpoint from then on.
 _RECORD_S = 10.0
 
-# The newest query on each checkpoint, also when the user keeps no reference to it.
+# The query on each checkpoint, until it has ended, also when the user keeps no reference to it.
 _running: dict[str, ElasticQuery] = {}
+_registering = threading.Lock()
 
 
 def retire(location: str) -> None:
-    """Lets go of a checkpoint whose query in this process has ended by itself."""
+    """Lets go of a checkpoint whose query in this process has ended just now."""
     query = _running.get(location)
-    if query is not None and not query.isActive:
-        query._opened.engine.close()
+    if query is not None and not query._query.isActive:
+        query._end()
 
 
 class ElasticQuery:
@@ -41,7 +43,9 @@ class ElasticQuery:
         self._query = query
         self._opened = opened
         self._engine = opened.engine
-        _running[opened.location] = self
+        with _registering:
+            _running[opened.location] = self
+        call_at_end(query, self._end)
 
     # -- as Spark's StreamingQuery ---------------------------------------------------------
 
@@ -59,7 +63,10 @@ class ElasticQuery:
 
     @property
     def isActive(self) -> bool:
-        return self._query.isActive
+        active = self._query.isActive
+        if not active:
+            self._end()  # who sees that it has ended may count on a free checkpoint
+        return active
 
     @property
     def status(self) -> dict[str, Any]:
@@ -77,9 +84,13 @@ class ElasticQuery:
         return None if progress is None else self._with_section(progress)
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
-        ended = self._explained(lambda: self._query.awaitTermination(timeout))
+        try:
+            ended = self._explained(lambda: self._query.awaitTermination(timeout))
+        except StreamingQueryException:
+            self._end()
+            raise
         if ended is not False:
-            self._engine.close()
+            self._end()
         return ended
 
     def processAllAvailable(self) -> None:
@@ -112,7 +123,14 @@ class ElasticQuery:
         finally:
             # Also when the waiting is interrupted: a query that was told to stop must not hang.
             self._query.stop()
-            self._engine.close()
+            self._end()
+
+    def _end(self) -> None:
+        """Lets go of what the query had, which has ended, however it did. Again is fine."""
+        self._opened.close()
+        with _registering:
+            if _running.get(self._opened.location) is self:
+                del _running[self._opened.location]
 
     def _is_writing(self) -> bool:
         """Whether Spark may be at its own logs: between two batches, and neither idle

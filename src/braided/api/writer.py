@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
@@ -27,6 +29,7 @@ from braided.spark.query_handle import QueryHandle
 from braided.spark.store_settings import session_store
 from braided.spark.tick import with_tick
 from braided.store.durable.location import Location
+from braided.store.durable.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql._typing import SupportsProcess
@@ -228,24 +231,58 @@ def start(*writers: StreamWriter) -> ElasticQuery:
         flow.check_order_survives()
     sinks = [sink_of(writer._target(), spark) for writer in writers]
     _check_apart(sinks)
-    durable = any(sink.keeps for sink in sinks)
-    location = _location(spark, options, named[0] if named else None, durable)
-    checkpoint = session_store(spark, location, settings.store)
+    name = named[0] if named else None
+    given = _location(spark, options, name)
+    if given is None and any(sink.keeps for sink in sinks):
+        raise DefinitionError(
+            "the query needs a checkpointLocation: .option('checkpointLocation', path)"
+        )
     check_workers(spark)
-    retire(location.text)
+    with _checkpoint(given) as location:
+        checkpoint = session_store(spark, location, settings.store)
+        retire(location.text)
+        query = _launch(spark, flow, sinks, checkpoint, settings, trigger, name, given is None)
+    for sink in sinks:
+        sink.started()
+    return query
+
+
+@contextmanager
+def _checkpoint(location: Location | None) -> Iterator[Location]:
+    """Where a query keeps what it has; a place that nobody gave does not outlive a failed start."""
+    if location is not None:
+        yield location
+        return
+    temporary = tempfile.mkdtemp(prefix="braided-checkpoint-")
+    try:
+        yield Location.of(temporary)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _launch(
+    spark: SparkSession,
+    flow: Flow,
+    sinks: list[Sink],
+    checkpoint: Store,
+    settings: Options,
+    trigger: dict[str, Any],
+    name: str | None,
+    temporary: bool,
+) -> ElasticQuery:
     handle = QueryHandle()
-    opened = open_query(
-        flow, sinks, checkpoint, settings, spark, handle, _interval_s(spark, trigger)
-    )
+    every_s = _interval_s(spark, trigger)
+    opened = open_query(flow, sinks, checkpoint, settings, spark, handle, every_s, temporary)
     try:
         native = (
             with_tick(opened.source, opened.bell)
-            .writeStream.foreachBatch(opened.engine.run)
+            .writeStream.foreachBatch(opened.call)
             .outputMode(_native_mode(flow))
-            .option("checkpointLocation", location.text)
+            .option("checkpointLocation", checkpoint.location.text)
         )
-        if named:
-            native = native.queryName(named[0])
+        if name is not None:
+            native = native.queryName(name)
         if trigger:
             native = native.trigger(**trigger)
 
@@ -253,13 +290,10 @@ def start(*writers: StreamWriter) -> ElasticQuery:
             handle.attach(started)
             return ElasticQuery(started, opened)
 
-        query = launch(spark, native, wrap, renames=location.local is not None)
+        return launch(spark, native, wrap, renames=checkpoint.location.local is not None)
     except BaseException:
-        opened.engine.close()
+        opened.close()
         raise
-    for sink in sinks:
-        sink.started()
-    return query
 
 
 def _interval_s(spark: SparkSession, trigger: dict[str, Any]) -> float:
@@ -309,18 +343,11 @@ def _check_apart(sinks: list[Sink]) -> None:
             raise DefinitionError(f"two writers write to {path}; give each a path of its own")
 
 
-def _location(
-    spark: SparkSession, options: dict[str, Any], name: str | None, durable: bool
-) -> Location:
+def _location(spark: SparkSession, options: dict[str, Any], name: str | None) -> Location | None:
+    """Where the user wants the checkpoint, if anywhere."""
     location = {key.lower(): value for key, value in options.items()}.get("checkpointlocation")
     if location is None:
         base = spark.conf.get("spark.sql.streaming.checkpointLocation", None)
         if base is not None:
             location = f"{base}/{name or uuid.uuid4()}"
-    if location is None:
-        if durable:
-            raise DefinitionError(
-                "the query needs a checkpointLocation: .option('checkpointLocation', path)"
-            )
-        location = tempfile.mkdtemp(prefix="braided-checkpoint-")
-    return Location.of(str(location))
+    return None if location is None else Location.of(str(location))

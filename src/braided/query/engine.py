@@ -7,6 +7,7 @@ short.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -73,6 +74,8 @@ class Engine:
         self._control = control
         self._bell = bell
         self._lease = lease
+        self._closing = threading.Lock()
+        self._closed = False
 
     def run(self, df: DataFrame, batch: int) -> None:
         """One batch. Returns only when it is committed and published."""
@@ -83,10 +86,15 @@ class Engine:
                 raise self._explained(error) from None
 
     def close(self) -> None:
-        """Lets go of the checkpoint. Safe to call again."""
-        self._control.close()
-        self._bell.close()
-        self._lease.release()
+        """Lets go of the checkpoint; who comes second waits until that is done."""
+        with self._closing:
+            if self._closed:
+                return
+            self._control.close()
+            self._bell.close()
+            self._steps.processing.close()
+            self._lease.release()
+            self._closed = True
 
     def _run(self, df: DataFrame, batch: int) -> None:
         before = self.version

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -31,7 +30,7 @@ from braided.query.version import Version
 from braided.sinks.base import Sink, SinkSetting
 from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
 from braided.spark.offset_log import SparkLog
-from braided.spark.query_handle import QueryHandle
+from braided.spark.query_handle import BatchCall, QueryHandle
 from braided.spark.tick import Bell
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
@@ -45,10 +44,9 @@ from braided.store.history.garbage import Collector
 from braided.store.history.manifest import OperatorMeta, OperatorVersion, Prepared, View
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.channel_state import SnapshotLimits
-from braided.store.slots.lmdb_cache import claim, host_directory
 from braided.tasks.first_state import FirstState
 from braided.tasks.reports import ChannelReport, ReportBox
-from braided.tasks.state_location import StateLocation
+from braided.tasks.state_location import CacheSetting, StateLocation
 
 __all__ = ["OpenCheckpoint", "OpenQuery", "open_query"]
 
@@ -85,11 +83,23 @@ class OpenQuery:
     source: DataFrame
     """What Spark is to read, beside the tick."""
     bell: Bell
+    call: BatchCall
+    """What Spark is to call for every batch."""
     engine: Engine
     commands: Commands
     reserve: Reserve
     control: ControlThread
+    handle: QueryHandle
     stop_timeout_s: float
+    temporary: bool
+    """Whether the checkpoint is nobody's, and goes with the query."""
+
+    def close(self) -> None:
+        """The query has ended, or never began: lets go of all that it had. Again is fine."""
+        self.engine.close()
+        self.call.let_go()
+        if self.temporary and not self.handle.has_failed():  # then somebody may want to look
+            shutil.rmtree(self.location, ignore_errors=True)
 
 
 def open_query(
@@ -100,21 +110,37 @@ def open_query(
     spark: SparkSession,
     handle: QueryHandle,
     interval_s: float = 0.0,
+    temporary: bool = False,
 ) -> OpenQuery:
     """The parts of a query on a checkpoint; nobody else writes it until its engine is closed."""
     inputs = Inputs(flow.roots, options.order_by)
     source = inputs.joined()  # refused, if at all, before anything is left behind
     location, files = root.location.text, root.below("braided")
     lease = acquire_lease(files, f"query on {location}", options.takeover)
-    bell = None
+    bell, box = None, ReportBox(spark.sparkContext)
     try:
         checkpoint = _open_checkpoint(root, files, lease, flow, options)
         bell = Bell(checkpoint.tick)
-        parts = _assemble(checkpoint, flow, inputs, sinks, options, spark, handle, bell, interval_s)
-        return OpenQuery(location, source, bell, *parts, options.stop_timeout_s)
+        engine, commands, reserve, control = _assemble(
+            checkpoint, flow, inputs, sinks, options, spark, handle, bell, box, interval_s
+        )
+        return OpenQuery(
+            location=location,
+            source=source,
+            bell=bell,
+            call=BatchCall(engine.run),
+            engine=engine,
+            commands=commands,
+            reserve=reserve,
+            control=control,
+            handle=handle,
+            stop_timeout_s=options.stop_timeout_s,
+            temporary=temporary,
+        )
     except BaseException:
         if bell is not None:
             bell.close()
+        box.close()
         lease.release()
         raise
 
@@ -203,11 +229,11 @@ def _assemble(
     spark: SparkSession,
     handle: QueryHandle,
     bell: Bell,
+    box: ReportBox,
     interval_s: float,
 ) -> tuple[Engine, Commands, Reserve, ControlThread]:
     version, spark_log, metas = checkpoint.version, checkpoint.spark_log, checkpoint.metas
-    box = ReportBox(spark.sparkContext)
-    location = _state_location(checkpoint, options, spark)
+    location = _state_location(checkpoint, options)
     divert = options.on_error == "divert"
     plan = FlowPlan(
         flow, inputs, metas, options.order_preserving, location, box.accumulator, divert
@@ -266,18 +292,15 @@ def _assemble(
     return engine, commands, reserve, control
 
 
-def _state_location(
-    checkpoint: OpenCheckpoint, options: Options, spark: SparkSession
-) -> StateLocation:
-    """Where tasks find the state; the host's cache is ours from here on."""
-    base = options.cache_dir or spark.conf.get("spark.local.dir", None) or tempfile.gettempdir()
-    claim(host_directory(Path(base), checkpoint.flow_id), checkpoint.files.location.text)
+def _state_location(checkpoint: OpenCheckpoint, options: Options) -> StateLocation:
+    """Where tasks find the state."""
+    cache = CacheSetting(options.cache_dir, options.cache_max_bytes)
     limits = SnapshotLimits(
         snapshot_min_bytes=options.snapshot_min_bytes,
         snapshot_factor=options.snapshot_factor,
         snapshots_per_task=options.snapshot_per_task,
     )
-    return StateLocation(checkpoint.flow_id, checkpoint.files, base, limits)
+    return StateLocation(checkpoint.flow_id, checkpoint.files, cache, limits)
 
 
 def _open_sinks(

@@ -110,6 +110,10 @@ class Processing:
             initial=initial,
         )
 
+    def close(self) -> None:
+        """No batch comes any more, and no report is waited for."""
+        self._box.close()
+
     def _run(
         self,
         df: DataFrame,

@@ -1,17 +1,25 @@
-"""Spark's own streaming query, for objects that are made before it is started.
+"""Spark's own streaming query, for objects that are made before it is started, or outlive it.
 
 The function that Spark calls for every batch exists before the query does, and has to know later
-whether the query still runs and what its progress says.
+whether the query still runs and what its progress says. What Spark was given to call it keeps long
+after the query has ended, until its JVM collects garbage, so that must be able to let go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import threading
+import traceback
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.accumulators import Accumulator, _accumulatorRegistry
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["QueryHandle"]
+__all__ = ["BatchCall", "QueryHandle", "call_at_end", "forget_accumulator"]
 
 
 class QueryHandle:
@@ -26,5 +34,61 @@ class QueryHandle:
     def is_active(self) -> bool:
         return self._query is None or self._query.isActive
 
+    def has_failed(self) -> bool:
+        """Whether it ended with an error, as far as Spark can still be asked."""
+        if self._query is None:
+            return False
+        try:
+            return self._query.exception() is not None
+        except (Py4JError, OSError):
+            return True
+
     def last_progress(self) -> Mapping[str, Any] | None:
         return None if self._query is None else self._query.lastProgress
+
+
+class BatchCall:
+    """What Spark calls for every batch, until the query has ended."""
+
+    def __init__(self, run: Callable[[DataFrame, int], None]) -> None:
+        self._run: Callable[[DataFrame, int], None] | None = run
+        self._error: BaseException | None = None
+
+    def __call__(self, df: DataFrame, batch: int) -> None:
+        assert self._run is not None, "Spark runs a batch of a query that has ended"
+        try:
+            self._run(df, batch)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def let_go(self) -> None:
+        self._run = None
+        # PySpark keeps the error as well, and with it all variables of the functions it came by.
+        error, self._error = self._error, None
+        while error is not None:
+            traceback.clear_frames(error.__traceback__)
+            error = error.__cause__ or error.__context__
+
+
+def call_at_end(query: StreamingQuery, then: Callable[[], None]) -> None:
+    """Calls a function, in a thread of its own, when a query has ended, however it ends: stopped
+    by whomever, out of input, with an error, or together with Spark.
+
+    The thread sleeps in the JVM meanwhile. A listener of Spark's would cost a call from the JVM
+    for every progress of every query.
+    """
+
+    def wait() -> None:
+        with contextlib.suppress(PySparkException, Py4JError, OSError):
+            query.awaitTermination()
+        then()
+
+    threading.Thread(target=wait, name="braided end of a query", daemon=True).start()
+
+
+def forget_accumulator(accumulator: Accumulator[Any]) -> None:
+    """Lets go of an accumulator, which PySpark would keep for good; updates that come late are
+    passed over.
+    """
+    _accumulatorRegistry.pop(accumulator.aid, None)

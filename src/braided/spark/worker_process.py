@@ -17,8 +17,10 @@ import gc
 import os
 import socket
 import stat
+import tempfile
+import zlib
 
-__all__ = ["acknowledge_at_once", "freeze_heap"]
+__all__ = ["acknowledge_at_once", "freeze_heap", "local_directory"]
 
 _COLLECT_AFTER = 10_000
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
@@ -30,6 +32,17 @@ def freeze_heap() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])
+
+
+def local_directory(user: str) -> str:
+    """Where on this host something may be kept that outlives the process, as Spark was told.
+
+    Spark tells a worker the directories of its executor, one on each disk, which go with that;
+    their parents are what was configured, for this executor. Who uses it decides on which disk.
+    """
+    own = filter(None, os.environ.get("SPARK_LOCAL_DIRS", "").split(","))
+    disks = sorted({os.path.dirname(directory) for directory in own})
+    return disks[zlib.crc32(user.encode()) % len(disks)] if disks else tempfile.gettempdir()
 
 
 def acknowledge_at_once() -> None:

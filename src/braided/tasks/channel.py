@@ -14,10 +14,12 @@ from typing import Protocol, Self
 import pyarrow as pa
 
 from braided import failpoints
+from braided.spark.worker_process import local_directory
 from braided.store.history.manifest import CarryFile, OperatorVersion
 from braided.store.history.manifest_log import ManifestLog
+from braided.store.slots.cache_port import SlotCache
 from braided.store.slots.channel_state import ChannelState, Traits
-from braided.store.slots.lmdb_cache import Cache, host_directory
+from braided.store.slots.host_cache import open_host_cache
 from braided.store.slots.slot import SlotState
 from braided.tasks.emitter import Emitter
 from braided.tasks.reports import ChannelReport, KeyRows, SlotReport
@@ -61,8 +63,7 @@ class Channel:
         if view is None:
             runs = batch.initial.get(name, ())
             view = OperatorVersion.empty(spec.meta).starting_with(runs)
-        cache = Cache(host_directory(Path(spec.cache), spec.flow)) if spec.cache else None
-        state = ChannelState(files, cache, name, view, spec.limits)
+        state = ChannelState(files, _cache_of(spec), name, view, spec.limits)
         return cls(spec, name, batch, number, state)
 
     def chunks_with_rows(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -145,3 +146,12 @@ class Channel:
             heavy=heavy,
             traits=changes.traits,
         )
+
+
+def _cache_of(spec: ChannelSpec) -> SlotCache | None:
+    """The cache of the host that the task runs on."""
+    setting = spec.cache
+    if setting is None:
+        return None
+    base = Path(setting.directory or local_directory(spec.flow))
+    return open_host_cache(base, spec.flow, spec.store.location.text, setting.max_bytes)

@@ -12,6 +12,7 @@ from pyspark import AccumulatorParam, SparkContext
 from pyspark.accumulators import Accumulator
 
 from braided.errors import ChannelMissingError, NondeterministicBatchError
+from braided.spark.query_handle import forget_accumulator
 from braided.store.history.manifest import CarryFile, DeadFile
 from braided.store.history.runs import RunFile
 
@@ -90,6 +91,10 @@ class ReportBox:
 
     def __init__(self, context: SparkContext) -> None:
         self.accumulator: Accumulator[list[bytes]] = context.accumulator([], _Concatenate())
+
+    def close(self) -> None:
+        """Nothing is taken from here any more; letters that still come are thrown away."""
+        forget_accumulator(self.accumulator)
 
     @staticmethod
     def encode(token: str, report: ChannelReport) -> bytes:

@@ -12,6 +12,7 @@ from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
 from braided.store.slots.channel_state import SnapshotLimits
 from braided.tasks.packing import PackedProgram
+from braided.tasks.state_location import CacheSetting
 
 __all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelSpec", "Rehousing", "TaskSpec"]
 
@@ -68,8 +69,8 @@ class ChannelSpec:
     meta: OperatorMeta
     flow: str
     store: Store
-    cache: str
-    """Where each host keeps its caches; empty for none."""
+    cache: CacheSetting | None
+    """None to do without."""
     limits: SnapshotLimits
     order: int
     """How many order columns the input has."""

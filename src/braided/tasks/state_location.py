@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from braided.store.durable.store import Store
 from braided.store.slots.channel_state import SnapshotLimits
 
-__all__ = ["StateLocation"]
+__all__ = ["CacheSetting", "StateLocation"]
+
+
+@dataclass(frozen=True)
+class CacheSetting:
+    """Where each host keeps its copy of the state, and how much of it."""
+
+    directory: str | None = None
+    """None for where Spark keeps its own files on that host."""
+    max_bytes: int | None = None
+    """None for a part of the disk."""
 
 
 @dataclass(frozen=True)
@@ -16,5 +26,5 @@ class StateLocation:
 
     flow: str
     store: Store
-    cache: str
+    cache: CacheSetting
     limits: SnapshotLimits

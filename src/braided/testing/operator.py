@@ -215,7 +215,7 @@ class OperatorHarness:
             meta=self._meta,
             flow=self._flow,
             store=self._files,
-            cache="",
+            cache=None,
             limits=SnapshotLimits(),
             order=ORDER,
             keep_order=True,

@@ -30,8 +30,9 @@ from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.cache_port import SlotCache
 from braided.store.slots.channel_state import ChannelChanges, ChannelState, SnapshotLimits
+from braided.store.slots.host_directory import host_directory
 from braided.store.slots.key_codec import KeyCodec
-from braided.store.slots.lmdb_cache import Cache, host_directory
+from braided.store.slots.lmdb_cache import Cache
 from support.kill.driver import Job
 from support.kill.operators import OPERATORS
 from support.kill.oracle import InputRow

@@ -30,6 +30,7 @@ from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.packing import PackedProgram
 from braided.tasks.spec import BatchSpec, Rehousing, TaskSpec
+from braided.tasks.state_location import CacheSetting
 from braided.testing.ddl import parse_schema
 from support.channel_runs import finished
 
@@ -133,7 +134,7 @@ class ProcessorFlow:
             meta=self.meta,
             flow="flow",
             store=LocalStore(self.home / "braided"),
-            cache=str(self.home) if self.cached else "",
+            cache=CacheSetting(str(self.home)) if self.cached else None,
             limits=SnapshotLimits(),
             order=2,
             keep_order=False,

@@ -131,7 +131,7 @@ class _BatchTask:
             meta=OperatorMeta(0, 1, "", self.state, VARIABLES, self.time_mode),
             flow="",
             store=LocalStore(""),  # never touched: slots are in memory
-            cache="",
+            cache=None,
             limits=SnapshotLimits(),
             order=0,
             keep_order=False,

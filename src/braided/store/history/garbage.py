@@ -12,8 +12,10 @@ batches in between cost one look at a number.
               good; the lists themselves as runs are (`dead_lists.py`)
 
 Manifests go first, the newest of them first, then what only they needed. A crash in between leaves
-files that nobody names; those, and what attempts that lost have written, are found by a listing
-when a query starts. Files of a batch that is not yet committed are never touched.
+files that nobody names; those, and what attempts that lost have written, are orphans. They are
+found by a listing, when a query starts and then every `ORPHANS_EVERY` batches. Files of a batch
+that is not yet committed are never touched. A task of an older one that still writes can be told
+from nothing and counts for nobody: what it leaves after a listing goes with the next.
 """
 
 from __future__ import annotations
@@ -27,10 +29,13 @@ from braided.store.history.manifest import View
 from braided.store.history.manifest_log import DIRECTORY, ManifestLog
 from braided.store.history.runs import batch_of
 
-__all__ = ["LISTING", "Collector", "collect"]
+__all__ = ["LISTING", "ORPHANS_EVERY", "Collector", "collect"]
 
 LISTING = ".list"
 """How a directory in `out` ends in which Spark lists the files that a batch has written."""
+
+ORPHANS_EVERY = 64
+"""Batches between two listings of a running query, which cost as much as there are files."""
 
 _STATE, _OUT, _CARRY, _DEAD = "state", "out", "carry", "dead"
 _DELETED_TOGETHER = 64
@@ -52,7 +57,7 @@ class Collector:
         self._manifests = manifests
         self._retain = retain
         self._oldest: View | None = None  # the view at the oldest manifest kept, once known
-        self._seen = -1
+        self._seen = self._listed = -1
         self._fulls: list[int] = []
 
     def collect(self, newest: int) -> int:
@@ -67,6 +72,8 @@ class Collector:
         base = self._base(newest)
         if base > self._oldest.batch:
             removed += self._advance(base)
+        if newest - self._listed >= ORPHANS_EVERY:
+            removed += self._delete_orphans(newest)
         return removed
 
     def collect_orphans(self) -> int:
@@ -88,13 +95,19 @@ class Collector:
         self._oldest = self._manifests.view_at(base)
         pruned = self._manifests.prune(base)
         failpoints.reach("gc")
-        needed = self._oldest.live_files() | self._added(base, newest)
+        removed = len(pruned) + self._delete_orphans(newest)
+        halves = [name for name in self._files.list(DIRECTORY) if name.endswith(TEMPORARY)]
+        return removed + self._delete(halves) + self._delete_outdated(newest)
+
+    def _delete_orphans(self, newest: int) -> int:
+        """Removes what no manifest kept names, of batches that are committed."""
+        assert self._oldest is not None
+        self._listed = newest
+        needed = self._oldest.live_files() | self._added(self._oldest.batch, newest)
         dead = self._manifests.dead_files(self._manifests.view_at(newest))
         needed.update(file.name for file in dead)
         listed = [n for kind in (_STATE, _CARRY, _DEAD) for n in self._files.list(kind)]
-        doomed = [name for name in listed if name not in needed and _committed(name, newest)]
-        halves = [name for name in self._files.list(DIRECTORY) if name.endswith(TEMPORARY)]
-        return len(pruned) + self._delete([*doomed, *halves]) + self._delete_outdated(newest)
+        return self._delete(n for n in listed if n not in needed and _committed(n, newest))
 
     def _base(self, newest: int) -> int:
         """The oldest manifest to keep: a full one."""

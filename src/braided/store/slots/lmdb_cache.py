@@ -17,17 +17,22 @@ and dropping hold a file lock: LMDB opens its lock file and its data file by pat
 other, and must not get them from two generations.
 
 Durability. Without fsync a machine crash may leave pages of different ages under a valid tag, so a
-directory must not outlive the boot: see `host_directory`. A killed process does no harm.
+directory must not outlive the boot: see `host_directory.py`. A killed process does no harm.
+
+Size. An environment may hold its part of the bytes that the cache is given. A write that takes it
+past them deletes slots, those first that were used longest ago, in its own transaction: a reader
+keeps what it has open, and a writer finds another version than it builds on. With a tag lies when
+the slot was used, written anew with each version, and for slots that are only read once a minute.
+Files of LMDB do not shrink; one that is twice as large as it may be is thrown away.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import functools
 import os
 import shutil
 import threading
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -38,9 +43,10 @@ import lmdb
 import msgspec
 
 from braided.store.durable.store import UNREADABLE
-from braided.store.slots.cache_port import EMPTY, Cached, Tag, Undo, Update
+from braided.store.slots.cache_port import EMPTY, Cached, Tag, Undo, Update, after
+from braided.store.slots.host_directory import locked
 
-__all__ = ["Cache", "claim", "host_directory"]
+__all__ = ["Cache"]
 
 T = TypeVar("T")
 
@@ -48,47 +54,18 @@ ENVIRONMENTS = 8
 MAP_SIZE = 256 << 30
 MAX_READERS = 4096
 LOCK_BYTES = MAX_READERS * 64 + 4096  # a cache line per reader, and what comes before them
+# Of a disk, a cache takes one in so many bytes unless it is told otherwise.
+DISK_SHARE = 4
+# Slots leave when they take so many eighths of what an environment may hold, until they take so
+# many: a batch that changes everything needs as much again, and the file is to be twice that.
+_FULL_EIGHTHS, _KEPT_EIGHTHS = 7, 6
+_TOUCH_AFTER_NS = 60 * 10**9
+_STAMP_BYTES = 8
 # Three descriptors each; a worker that serves many short queries must not run out of them.
 HANDLES_KEPT = 4 * ENVIRONMENTS
 
-_OWNER = "checkpoint"
 _TAG = b"\x00tag"
 _UNDO = b"\x00undo"
-
-
-@functools.lru_cache
-def host_directory(base: Path, flow: str) -> Path:
-    """The cache directory of a flow on this host, for this boot; those of older boots go.
-
-    To be asked on the host that uses it, not on the driver for all of them.
-    """
-    # A directory of our own, in which everything is ours to delete: base may be /tmp.
-    directory = Path(base) / "braided-cache"
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        # Nothing says when the host was started: share with nobody, outlive nothing.
-        return directory / f"process-{uuid.uuid4().hex}" / flow
-    # A disk that can't be written costs the cache, which says so itself, and not the query.
-    with contextlib.suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
-        for other in directory.iterdir():
-            if other.name != f"boot-{boot}":
-                shutil.rmtree(other, ignore_errors=True)
-    return directory / f"boot-{boot}" / flow
-
-
-def claim(directory: Path, root: str) -> None:
-    """Says whose cache a directory is, and removes its neighbours whose checkpoint is gone."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / _OWNER).write_text(root)
-        for other in directory.parent.iterdir():
-            owner = other / _OWNER
-            if owner.exists() and not Path(owner.read_text()).exists():
-                shutil.rmtree(other, ignore_errors=True)
-    except OSError:
-        return  # a cache that can't be kept is no reason not to start
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -122,7 +99,7 @@ class LmdbImage:
 class _Environment:
     """An open LMDB environment and the file it was opened from."""
 
-    __slots__ = ("_data", "_inode", "_size", "lmdb", "path")
+    __slots__ = ("_data", "_inode", "_main", "_page_bytes", "_size", "lmdb", "path")
 
     def __init__(self, path: Path, map_size: int) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -139,6 +116,8 @@ class _Environment:
             max_dbs=0,
         )
         self.lmdb.reader_check()  # killed workers leave readers behind, which pin old pages
+        self._main = self.lmdb.open_db()
+        self._page_bytes = self.lmdb.stat()["psize"]
         self._data = str(path / "data.mdb")
         status = os.stat(self._data)
         self._inode, self._size = status.st_ino, status.st_size
@@ -153,6 +132,15 @@ class _Environment:
             return False
         self._size = status.st_size
         return True
+
+    def bytes_used(self, transaction: lmdb.Transaction) -> int:
+        """What slots take; pages that are free to be used again are not counted."""
+        pages = transaction.stat(self._main)
+        used = pages["branch_pages"] + pages["leaf_pages"] + pages["overflow_pages"]
+        return used * self._page_bytes
+
+    def file_bytes(self) -> int:
+        return (self.lmdb.info()["last_pgno"] + 1) * self._page_bytes
 
 
 def _allocate(lock: Path) -> None:
@@ -179,9 +167,13 @@ os.register_at_fork(after_in_child=_handles_lock._at_fork_reinit)  # type: ignor
 class Cache:
     """A cache directory, in which the processes of a host share the slots of one flow."""
 
-    def __init__(self, directory: Path, map_size: int = MAP_SIZE) -> None:
+    def __init__(
+        self, directory: Path, map_size: int = MAP_SIZE, max_bytes: int | None = None
+    ) -> None:
         self._directory = Path(directory)
         self._map_size = map_size
+        self._max_bytes = max_bytes
+        self._seen: dict[int, set[bytes]] = {}  # what was read since the last write
         self.errors = 0
 
     def read(self, addresses: Iterable[bytes]) -> dict[bytes, Cached]:
@@ -191,9 +183,9 @@ class Cache:
                 image = LmdbImage(self._open(number).lmdb.begin())
                 get = image.get
                 for address in group:
-                    record = get(address + _TAG)
-                    tag = EMPTY if record is None else _decode_tag(record)
+                    tag = _tag_in(get(address + _TAG))
                     cached[address] = Cached(tag, image, _undo_reader(image, address))
+                self._seen.setdefault(number, set()).update(group)
         return cached
 
     def write(self, updates: Iterable[Update]) -> set[bytes]:
@@ -205,9 +197,18 @@ class Cache:
             with self._guarded(number):
                 environment = self._open(number)
                 environment.lmdb.reader_check()
+                limit = self._environment_bytes_max()
                 with environment.lmdb.begin(write=True) as transaction:
-                    done = [u.address for u in group if _step(transaction, u)]
+                    seen = self._seen.pop(number, set())
+                    _touch(transaction, seen.difference(update.address for update in group))
+                    # With its undo record, a larger one would only drive out the others.
+                    fitting = [update for update in group if update.tag.bytes <= limit // 2]
+                    done = [u.address for u in fitting if _step(transaction, u)]
+                    if environment.bytes_used(transaction) > limit * _FULL_EIGHTHS // 8:
+                        _evict(environment, transaction, limit)
                 written.update(done)
+                if environment.file_bytes() > 2 * limit:
+                    self.drop(number)
         return written
 
     def discard(self, address: bytes) -> None:
@@ -221,7 +222,7 @@ class Cache:
         The generation that this process has open, if it has one: another may have taken its place
         already, and that one is good.
         """
-        with _handles_lock, self._locked():
+        with _handles_lock, locked(self._directory):
             handle = _handles.pop(self._key(number), None)
             for path in self._generations(number) if handle is None else [handle.path]:
                 dead = path.with_name(f"dead.{uuid.uuid4().hex}")
@@ -247,7 +248,7 @@ class Cache:
                 return handle
             if handle is not None:
                 self.drop(number)
-            with self._locked():
+            with locked(self._directory):
                 path = next(iter(self._generations(number)), None)
                 path = path or self._directory / f"{number}.{uuid.uuid4().hex}"
                 handle = _handles[key] = _Environment(path, self._map_size)
@@ -260,12 +261,10 @@ class Cache:
     def _generations(self, number: int) -> list[Path]:
         return sorted(self._directory.glob(f"{number}.*"))
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with open(self._directory / "lock", "a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def _environment_bytes_max(self) -> int:
+        if self._max_bytes is None:
+            self._max_bytes = shutil.disk_usage(self._directory).total // DISK_SHARE
+        return self._max_bytes // ENVIRONMENTS
 
 
 def _forget_oldest() -> None:
@@ -286,6 +285,15 @@ def _environment_of(address: bytes) -> int:
     return address[3] % ENVIRONMENTS
 
 
+def _tag_in(record: bytes | memoryview | None) -> Tag:
+    return EMPTY if record is None else _decode_tag(record[_STAMP_BYTES:])
+
+
+def _stamp(time_ns: int) -> bytes:
+    """When a slot was used, as the clock of this boot counts: what comes before a tag."""
+    return time_ns.to_bytes(_STAMP_BYTES, "big")
+
+
 def _undo_reader(image: LmdbImage, address: bytes) -> Callable[[], Undo | None]:
     def read() -> Undo | None:
         record = image.get(address + _UNDO)
@@ -296,8 +304,7 @@ def _undo_reader(image: LmdbImage, address: bytes) -> Callable[[], Undo | None]:
 
 def _step(transaction: lmdb.Transaction, update: Update) -> bool:
     address = update.address
-    record = transaction.get(address + _TAG)
-    if (EMPTY if record is None else _decode_tag(record)).digest != update.expected:
+    if _tag_in(transaction.get(address + _TAG)).digest != update.expected:
         return False
     if update.wipe:
         _wipe(transaction, address)
@@ -310,12 +317,40 @@ def _step(transaction: lmdb.Transaction, update: Update) -> bool:
         items = [item for item in items if item[1] is not None]
     if items:
         transaction.cursor().putmulti(items)  # type: ignore[arg-type]
-    transaction.put(address + _TAG, _encode(update.tag))
+    transaction.put(address + _TAG, _stamp(time.monotonic_ns()) + _encode(update.tag))
     if update.undo is not None:
         transaction.put(address + _UNDO, _encode(update.undo))
     else:
         transaction.delete(address + _UNDO)
     return True
+
+
+def _touch(transaction: lmdb.Transaction, addresses: Iterable[bytes]) -> None:
+    """Says that slots were used which have not changed."""
+    now_ns = time.monotonic_ns()
+    oldest = _stamp(max(0, now_ns - _TOUCH_AFTER_NS))
+    for address in addresses:
+        record = transaction.get(address + _TAG)
+        if record is not None and bytes(record) < oldest:
+            transaction.put(address + _TAG, _stamp(now_ns) + bytes(record)[_STAMP_BYTES:])
+
+
+def _evict(environment: _Environment, transaction: lmdb.Transaction, limit: int) -> None:
+    """Deletes slots that were used longest ago, until the others are well below the limit."""
+    for _, address in sorted(_by_use(transaction)):
+        _wipe(transaction, address)
+        if environment.bytes_used(transaction) <= limit * _KEPT_EIGHTHS // 8:
+            return
+
+
+def _by_use(transaction: lmdb.Transaction) -> Iterator[tuple[bytes, bytes]]:
+    """The slots, each with its stamp. The tag is the first of a slot's items."""
+    with transaction.cursor() as cursor:
+        found = cursor.first()
+        while found:
+            address = bytes(cursor.key()[:4])
+            yield bytes(cursor.value()[:_STAMP_BYTES]), address
+            found = cursor.set_range(after(address))
 
 
 def _wipe(transaction: lmdb.Transaction, address: bytes) -> None:
