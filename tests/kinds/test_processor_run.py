@@ -17,10 +17,11 @@ from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessor,
     ValueState,
 )
+from pyspark.sql.types import StructType
 
 from braided.errors import CheckpointMismatchError, OperatorError, OutputSchemaError
 from braided.kinds.processor.contents import ProcessorContents
-from braided.kinds.processor.handle import DriverHandle
+from braided.kinds.processor.handle import DriverHandle, ProcessorHandle
 from braided.store.durable.files import Files
 from support.processors.flow import ProcessorFlow
 
@@ -301,6 +302,46 @@ def test_a_variable_keeps_its_kind_until_it_is_deleted(tmp_path: Path) -> None:
     flow.run([("a", 1)])
     flow.restart(Rich())
     assert [row["said"] for row in flow.run([("a", 1)])] == ["None"]
+
+
+class Dropped(Rich):
+    """Uses a variable that it has deleted."""
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        handle.deleteIfExists("s")
+
+
+def test_a_variable_that_is_used_after_it_was_deleted_is_refused_in_every_batch(
+    tmp_path: Path,
+) -> None:
+    flow = ProcessorFlow(tmp_path, Dropped(), OUT)
+    for _ in range(2):
+        with pytest.raises(OperatorError, match="getting value state: Value state s is not init"):
+            flow.run([("a", 1)])
+    flow.restart(Rich())
+    flow.run([("a", 1)])
+    for _ in range(2):
+        flow.restart(Dropped())
+        flow.run([])
+    assert len(flow.meta.history) == 2  # a start that changes nothing leaves no version
+    flow.restart(Rich())
+    assert [row["said"] for row in flow.run([("a", 1)])] == ["None"]
+
+
+class Elsewhere(Rich):
+    """Declares other variables in tasks than on the driver."""
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        if isinstance(handle, ProcessorHandle):
+            handle.getListState("more", StructType().add("n", "integer"))
+
+
+def test_a_variable_that_only_tasks_declare_is_refused(tmp_path: Path) -> None:
+    flow = ProcessorFlow(tmp_path, Elsewhere(), OUT)
+    with pytest.raises(OperatorError, match=r"list state: 'more' was declared otherwise, or not"):
+        flow.run([("a", 1)])
 
 
 class Bad(StatefulProcessor):
