@@ -366,6 +366,8 @@ class Bad(StatefulProcessor):
         (lambda p, k: p.n.update((1 << 40, None)), OperatorError, "'n' takes int, not 1099"),
         (lambda p, k: p.n.update((1,)), OperatorError, "2 fields are required while 1 values"),
         (lambda p, k: p.n.update((1, Decimal("123.4"))), OperatorError, "'d' takes decimal"),
+        (lambda p, k: p.n.update(1), OperatorError, r"'int' object is not iterable: .* \(1,\)"),
+        (lambda p, k: p.n.update("abc"), OperatorError, "2 fields .* counts as its characters"),
         (lambda p, k: p.items.put([]), OperatorError, "EMPTY_LIST_VALUE"),
         (lambda p, k: p.handle.getValueState("m", "n int"), OperatorError, "INVALID_HANDLE_STATE"),
         (lambda p, k: p.handle.registerTimer(1), OperatorError, "INVALID_TIME_MODE"),

@@ -84,13 +84,14 @@ class Caught(Plain):
             "a list with no value": lambda: self.list.put([None]),
             "a map entry with no value": lambda: self.map.updateValue(("a",), None),
             "a map entry with no key": lambda: self.map.updateValue(None, (1,)),
+            "a bare number": lambda: self.map.updateValue(("a",), 1),
         }
         self.list.put([(1,)])
         try:
             tries[key[0]]()
             outcome = "done"
-        except Exception:
-            outcome = "raised"
+        except Exception as error:
+            outcome = type(error).__name__
         left = self.value.get(), list(self.list.get()), list(self.map.iterator())
         yield Row(k=key[0], outcome=f"{outcome} {left}")
 
@@ -113,6 +114,7 @@ CAUGHT = (
     "a list with no value",
     "a map entry with no value",
     "a map entry with no key",
+    "a bare number",
 )
 
 
