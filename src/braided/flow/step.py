@@ -137,6 +137,10 @@ class KeyedStep(Protocol):
     def can_be_pinned(self) -> bool:
         """Whether a hot key of it can have another slot than that of its hash."""
 
+    @property
+    def goes_by_class(self) -> bool:
+        """Whether nobody has named it, and Spark would know it by its position alone."""
+
     def named(self, name: str) -> KeyedStep: ...
 
     def in_mode(self, mode: str, before_keyed: bool) -> KeyedStep:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +17,7 @@ from braided.flow.key_hashes import KeyHashes
 from braided.options import Options
 from braided.query.admission import Admission
 from braided.query.between_batches import BetweenBatches
-from braided.query.checkpoint import fit, open_view
+from braided.query.checkpoint import fit, known_names, open_view
 from braided.query.commit import CONTROL, Committer
 from braided.query.engine import BatchSteps, Engine
 from braided.query.first_states import FirstStates
@@ -63,6 +63,8 @@ class OpenCheckpoint:
     spark_log: SparkLog
     lease: Lease
     flow_id: str
+    flow: Flow
+    """The steps by the names that the checkpoint has for them."""
     version: Version
     tick: int
     """Where our own source was when the newest batch began; -1 before the first."""
@@ -110,7 +112,7 @@ def open_query(
     try:
         checkpoint = _open_checkpoint(location, files, lease, flow, options)
         bell = Bell(checkpoint.tick)
-        parts = _assemble(checkpoint, flow, inputs, sinks, options, spark, handle, bell, interval_s)
+        parts = _assemble(checkpoint, inputs, sinks, options, spark, handle, bell, interval_s)
         return OpenQuery(location, source, bell, *parts, options.stop_timeout_s)
     except BaseException:
         if bell is not None:
@@ -133,6 +135,8 @@ def _open_checkpoint(
         newest = manifests.read(view.batch)
         watermark_ms, memory = newest.watermark_ms, newest.extra.get(CONTROL)
         outputs = newest.outputs
+    go_by_class = {step.name: step.goes_by_class for step in flow.steps}
+    flow = replace(flow, known_as=known_names(view, go_by_class))
     metas, imported = _fit(flow, view, files, options)
     return OpenCheckpoint(
         location=location,
@@ -141,6 +145,7 @@ def _open_checkpoint(
         spark_log=spark_log,
         lease=lease,
         flow_id=started.flow,
+        flow=flow,
         version=Version(view, _tables(view, metas, options.channels), watermark_ms),
         tick=tick,
         had_input=not started.fresh and spark_log.had_input(view.batch),
@@ -196,7 +201,6 @@ def _tables(
 
 def _assemble(
     checkpoint: OpenCheckpoint,
-    flow: Flow,
     inputs: Inputs,
     sinks: Sequence[Sink],
     options: Options,
@@ -206,6 +210,7 @@ def _assemble(
     interval_s: float,
 ) -> tuple[Engine, Commands, Reserve, ControlThread]:
     version, spark_log, metas = checkpoint.version, checkpoint.spark_log, checkpoint.metas
+    flow = checkpoint.flow
     box = ReportBox(spark.sparkContext)
     location = _state_location(checkpoint, options, spark)
     divert = options.on_error == "divert"

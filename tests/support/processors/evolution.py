@@ -120,6 +120,10 @@ class Variables(Plain):
             yield Row(k=key[0], found=f"{found} {done}")
 
 
+class Renamed(Variables):
+    """The same, by another name."""
+
+
 class One(Plain):
     """One variable of a kind and schema, written once."""
 
@@ -188,7 +192,7 @@ SCENARIOS = (
                     _ONE_OUT,
                 ),
             ),
-            2: (process(Variables(("kept", "new", "purged", "dropped")), _ONE_OUT),),
+            2: (process(Renamed(("kept", "new", "purged", "dropped")), _ONE_OUT),),
         },
     ),
     _refused(

@@ -64,6 +64,7 @@ class ProcessorStep:
     initial: InitialRows | None = None
     """What it starts with, where the checkpoint has no state of it."""
     sides: tuple[StructType, ...] = ()
+    goes_by_class: bool = True
 
     @property
     def arriving(self) -> StructType:
@@ -119,7 +120,7 @@ class ProcessorStep:
         return None
 
     def named(self, name: str) -> KeyedStep:
-        return replace(self, name=name)
+        return replace(self, name=name, goes_by_class=False)
 
     def in_mode(self, mode: str, before_keyed: bool) -> KeyedStep:
         return self
