@@ -181,7 +181,7 @@ class ProcessorMethods(Generic[_Result]):
             key_schema=grouping.key_schema,
             input=grouping.schema,
             output=schema,
-            event_time=_event_time(method, schema, event_time, mode),
+            time_column=_event_time(method, schema, event_time, mode),
             initial=_initial_rows(method, initial, grouping.key_schema),
         )
         return self._then(replace(step, name=self._free_name(step.name)))

@@ -123,6 +123,10 @@ class KeyedStep(Protocol):
         they have no event time.
         """
 
+    @property
+    def time_column(self) -> str:
+        """The output column that has the event time of what comes after; "" where none has."""
+
     # -- what can be done with it ----------------------------------------------------------
 
     @property

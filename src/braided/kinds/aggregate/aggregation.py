@@ -28,10 +28,11 @@ from braided.spark.catalyst import Catalyst, Exchange
 from braided.spark.sql_text import quoted
 from braided.store.aggregates.merge import Merger, Part
 
-__all__ = ["Aggregation"]
+__all__ = ["WATERMARK", "Aggregation"]
 
 _SUB_KEY = "__braided_s"
-_WATERMARK = "spark.watermarkDelayMs"
+WATERMARK = "spark.watermarkDelayMs"
+"""What the metadata of a column has in Spark if its values are measured against the watermark."""
 _SESSION = "spark.sessionWindow"
 
 
@@ -62,8 +63,9 @@ class Aggregation:
             # Once more, with the order of rows among the columns.
             with_order = shape.selectExpr(f"array(bigint(0)) AS {ORDER}", "*")
             self._take_apart(with_order, columns, aggregates)
-        template = self.partial(self._template)
-        fields = [_nullable(field) for field in template.schema.fields]
+        # On rows from nowhere: Spark renames columns that come from ones of the same identity.
+        blank = shape.sparkSession.createDataFrame([], self._template.schema)
+        fields = [_nullable(field) for field in self.partial(blank).schema.fields]
         width = len(self.groups)
         names = [group.name() for group in self._parts.groups]
         keys = [StructField(n, f.dataType) for n, f in zip(names, fields[:width], strict=True)]
@@ -129,7 +131,7 @@ class Aggregation:
                     f"groupBy({group.name()}): a constant puts all rows into one group; group by "
                     "a column"
                 )
-            if metadata.contains(_WATERMARK):
+            if metadata.contains(WATERMARK):
                 return i
         return None
 

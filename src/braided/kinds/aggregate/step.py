@@ -41,6 +41,7 @@ class AggregateStep:
     starts_with_state: ClassVar[bool] = False
     gives_complete: ClassVar[bool] = True
     can_divert: ClassVar[bool] = True
+    time_column: ClassVar[str] = ""
     goes_by_class: ClassVar[bool] = False
     can_be_pinned: ClassVar[bool] = False
 

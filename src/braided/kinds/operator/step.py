@@ -37,6 +37,7 @@ class OperatorStep:
     visits_all_slots: ClassVar[bool] = False
     gives_complete: ClassVar[bool] = False
     can_divert: ClassVar[bool] = True
+    time_column: ClassVar[str] = ""
     goes_by_class: ClassVar[bool] = False
     can_be_pinned: ClassVar[bool] = True
 
