@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from braided.errors import CheckpointMismatchError, OperatorError, OutputSchemaE
 from braided.kinds.processor.contents import ProcessorContents
 from braided.kinds.processor.handle import DriverHandle, ProcessorHandle
 from braided.store.durable.files import Files
-from support.processors.flow import ProcessorFlow
+from support.processors.flow import SETTINGS, ProcessorFlow
 
 OUT = "k string, n long, said string"
 
@@ -123,6 +124,27 @@ def test_frames_are_not_cut_where_chunks_are(tmp_path: Path, chunk: int) -> None
         assert sorted(map(str, given)) == sorted(
             str({"k": k, "n": total, "said": "3"}) for k in "abc"
         )
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_frames_end_where_they_have_the_rows_or_the_bytes_that_spark_allows(
+    tmp_path: Path, chunk: int
+) -> None:
+    def lengths(**limits: int) -> dict[str, list[int]]:
+        settings = replace(SETTINGS, **limits)
+        home = tmp_path / str(limits)
+        flow = ProcessorFlow(home, Frames(), OUT, pandas=True, settings=settings)
+        found: dict[str, list[int]] = {"a": [], "b": []}
+        for row in flow.run([("a", 1)] * 7 + [("b", 2)] * 3, chunk=chunk):
+            found[row["k"]].append(int(row["said"]))
+        return found
+
+    row_bytes = 8 + 4 + 1  # the number; the text and where it ends, about which Arrow adds some
+    assert lengths(rows_max=3) == {"a": [3, 3, 1], "b": [3]}
+    assert lengths(bytes_max=1) == {"a": [1] * 7, "b": [1] * 3}
+    assert lengths(bytes_max=4 * row_bytes, rows_max=2) == {"a": [2, 2, 2, 1], "b": [2, 1]}
+    by_bytes = lengths(bytes_max=4 * row_bytes)
+    assert 3 <= by_bytes["a"][0] <= 4 and sum(by_bytes["a"]) == 7
 
 
 class Scribbling(Frames):

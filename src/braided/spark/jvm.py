@@ -74,6 +74,10 @@ class Jvm:
         trigger = self._jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(every)
         return int(trigger.intervalMs())
 
+    def bytes_of(self, size: Any) -> int:
+        """The bytes that a setting such as 64m means, read as Spark reads it."""
+        return int(self._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(str(size)))
+
     def session_id(self) -> str:
         return str(self.session.sessionUUID())
 

@@ -32,11 +32,11 @@ from braided.tasks.packing import PackedProgram
 from braided.tasks.spec import BatchSpec, Rehousing, TaskSpec
 from braided.testing.ddl import parse_schema
 
-__all__ = ["ProcessorFlow"]
+__all__ = ["SETTINGS", "ProcessorFlow"]
 
 NAME = "P"
 SLOTS = 4
-SETTINGS = PandasSettings("UTC", False, True, False, False, 10_000)
+SETTINGS = PandasSettings("UTC", False, True, False, False, 10_000, 1 << 26)
 
 
 class _Handle(DriverHandle):
@@ -61,10 +61,12 @@ class ProcessorFlow:
         pandas: bool = False,
         rows: str = "k string, v long",
         cached: bool = True,
+        settings: PandasSettings = SETTINGS,
     ) -> None:
         self.home, self.pandas, self.time_mode = home, pandas, time_mode
         self.input, self.output = parse_schema(rows), parse_schema(output)
         self.cached = cached
+        self.settings = settings
         self.manifests = ManifestLog(Files(str(home / "braided")))
         self.batch = -1
         self.watermark_ms = 0
@@ -88,7 +90,7 @@ class ProcessorFlow:
             output=self.output,
             schemas=handle.schemas,
             expires=any(variable.expires for variable in handle.declared.variables),
-            settings=SETTINGS,
+            settings=self.settings,
         )
         meta = OperatorMeta(
             ordinal=0,
