@@ -20,6 +20,7 @@ from braided.cli import show_state as inspect_state
 from braided.errors import (
     CheckpointCorruptError,
     DefinitionError,
+    OptionError,
     StateNotFoundError,
     StateValueError,
     UnsupportedError,
@@ -125,6 +126,16 @@ def test_several_operators_are_json_unless_one_is_named(lab: Lab) -> None:
     }
     with pytest.raises(StateNotFoundError, match=r"no operator 'sum' .* 'totals', 'last'"):
         braided.state(lab.checkpoint, lab.spark, operator="sum")
+
+    lab.spark.dataSource.register(braided.StateSource)
+    reader = lab.spark.read.format("braided").option("path", str(lab.checkpoint))
+    last = reader.option("operator", "last").load()
+    assert last.schema == braided.state(lab.checkpoint, lab.spark, operator="last").schema
+    assert by_key(last) == named
+    with pytest.raises(PySparkException) as raised:
+        lab.spark.read.format("braided").load(str(lab.checkpoint))
+    error = raised_by_task(raised.value)
+    assert isinstance(error, OptionError) and "'totals' (0), 'last' (1)" in str(error)
 
 
 def test_what_is_not_there_is_said_with_what_is(lab: Lab) -> None:
