@@ -26,6 +26,7 @@ from braided.errors import DefinitionError, UnsupportedError
 from braided.flow.route import GroupingKeys
 from braided.flow.stateless import Stateless
 from braided.flow.step import KeyedStep
+from braided.store.history.manifest import OperatorMeta
 
 __all__ = [
     "Fed",
@@ -120,6 +121,8 @@ class Flow:
     """Spark's output mode for each end."""
     known_as: Mapping[str, str] = field(default_factory=dict)
     """Steps that the checkpoint knows by another name than their own."""
+    kept: Mapping[str, OperatorMeta] = field(default_factory=dict)
+    """What the checkpoint knows of steps, by the names that it has for them."""
 
     @property
     def steps(self) -> tuple[KeyedStep, ...]:
@@ -140,7 +143,9 @@ class Flow:
         }
 
     def _known(self, step: KeyedStep) -> KeyedStep:
-        return step.named(self.known_as[step.name]) if step.name in self.known_as else step
+        name = self.known_as.get(step.name, step.name)
+        known = step if name == step.name else step.named(name)
+        return known.as_kept(self.kept[name]) if name in self.kept else known
 
     def _in_mode(self, node: Keyed, modes: set[str]) -> KeyedStep:
         step = node.step

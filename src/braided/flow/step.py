@@ -147,6 +147,9 @@ class KeyedStep(Protocol):
 
     def named(self, name: str) -> KeyedStep: ...
 
+    def as_kept(self, kept: OperatorMeta) -> KeyedStep:
+        """The step as a checkpoint has it, where an earlier Braided did the same otherwise."""
+
     def in_mode(self, mode: str, before_keyed: bool) -> KeyedStep:
         """The step in Spark's output mode of the sinks that it leads to; refuses a mode in which
         it can't give results. `before_keyed` is whether another keyed step reads its output.

@@ -136,7 +136,8 @@ def _open_checkpoint(
         watermark_ms, memory = newest.watermark_ms, newest.extra.get(CONTROL)
         outputs = newest.outputs
     go_by_class = {step.name: step.goes_by_class for step in flow.steps}
-    flow = replace(flow, known_as=known_names(view, go_by_class))
+    kept = {name: operator.meta for name, operator in view.operators.items()}
+    flow = replace(flow, known_as=known_names(view, go_by_class), kept=kept)
     metas, imported = _fit(flow, view, files, options)
     return OpenCheckpoint(
         location=location,

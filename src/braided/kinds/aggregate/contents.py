@@ -26,9 +26,7 @@ class AggregateContents:
 
     def __init__(self, operator: str, meta: OperatorMeta) -> None:
         self._operator = operator
-        fields = [
-            StructField(label, parse_type(kind)) for label, _, kind in json.loads(meta.state)
-        ]
+        fields = [StructField(label, parse_type(kind)) for label, _, kind in json.loads(meta.state)]
         self._columns = StoredColumns(list(to_arrow_schema(StructType(fields), timezone="UTC")))
 
     @property

@@ -120,6 +120,9 @@ class OperatorStep:
     def named(self, name: str) -> KeyedStep:
         return replace(self, name=name)
 
+    def as_kept(self, kept: OperatorMeta) -> KeyedStep:
+        return self
+
     def in_mode(self, mode: str, before_keyed: bool) -> KeyedStep:
         return self
 

@@ -121,6 +121,9 @@ class ProcessorStep:
     def named(self, name: str) -> KeyedStep:
         return replace(self, name=name, goes_by_class=False)
 
+    def as_kept(self, kept: OperatorMeta) -> KeyedStep:
+        return self
+
     def in_mode(self, mode: str, before_keyed: bool) -> KeyedStep:
         return self
 
