@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from braided.api.dead_letters import deadLetters
     from braided.api.grouped import GroupedStream
     from braided.api.query import ElasticQuery
-    from braided.api.state import state, stateDiff
+    from braided.api.state import StateSource, state, stateDiff
     from braided.api.stream import Stream, stream
     from braided.api.writer import start
     from braided.dict_functions.decorator import managed
@@ -26,6 +26,7 @@ __all__ = [
     "GroupedStream",
     "Operator",
     "Param",
+    "StateSource",
     "Stream",
     "connect",
     "deadLetters",
@@ -45,6 +46,7 @@ _HOME = {
     "GroupedStream": "braided.api.grouped",
     "Operator": "braided.operator.definition",
     "Param": "braided.operator.params",
+    "StateSource": "braided.api.state",
     "Stream": "braided.api.stream",
     "connect": "braided.api.connect",
     "managed": "braided.dict_functions.decorator",

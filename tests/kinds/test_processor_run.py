@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessor,
     ValueState,
 )
+from pyspark.sql.types import StructType
 
 from braided.errors import CheckpointMismatchError, OperatorError, OutputSchemaError
 from braided.kinds.processor.contents import ProcessorContents
-from braided.kinds.processor.handle import DriverHandle
+from braided.kinds.processor.handle import DriverHandle, ProcessorHandle
 from braided.store.durable.local_store import LocalStore
 from support.channel_runs import open_reads
-from support.processors.flow import ProcessorFlow
+from support.processors.flow import SETTINGS, ProcessorFlow
 
 OUT = "k string, n long, said string"
 
@@ -123,6 +125,27 @@ def test_frames_are_not_cut_where_chunks_are(tmp_path: Path, chunk: int) -> None
         assert sorted(map(str, given)) == sorted(
             str({"k": k, "n": total, "said": "3"}) for k in "abc"
         )
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 100])
+def test_frames_end_where_they_have_the_rows_or_the_bytes_that_spark_allows(
+    tmp_path: Path, chunk: int
+) -> None:
+    def lengths(**limits: int) -> dict[str, list[int]]:
+        settings = replace(SETTINGS, **limits)
+        home = tmp_path / str(limits)
+        flow = ProcessorFlow(home, Frames(), OUT, pandas=True, settings=settings)
+        found: dict[str, list[int]] = {"a": [], "b": []}
+        for row in flow.run([("a", 1)] * 7 + [("b", 2)] * 3, chunk=chunk):
+            found[row["k"]].append(int(row["said"]))
+        return found
+
+    row_bytes = 8 + 4 + 1  # the number; the text and where it ends, about which Arrow adds some
+    assert lengths(rows_max=3) == {"a": [3, 3, 1], "b": [3]}
+    assert lengths(bytes_max=1) == {"a": [1] * 7, "b": [1] * 3}
+    assert lengths(bytes_max=4 * row_bytes, rows_max=2) == {"a": [2, 2, 2, 1], "b": [2, 1]}
+    by_bytes = lengths(bytes_max=4 * row_bytes)
+    assert 3 <= by_bytes["a"][0] <= 4 and sum(by_bytes["a"]) == 7
 
 
 class Scribbling(Frames):
@@ -304,6 +327,46 @@ def test_a_variable_keeps_its_kind_until_it_is_deleted(tmp_path: Path) -> None:
     assert [row["said"] for row in flow.run([("a", 1)])] == ["None"]
 
 
+class Dropped(Rich):
+    """Uses a variable that it has deleted."""
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        handle.deleteIfExists("s")
+
+
+def test_a_variable_that_is_used_after_it_was_deleted_is_refused_in_every_batch(
+    tmp_path: Path,
+) -> None:
+    flow = ProcessorFlow(tmp_path, Dropped(), OUT)
+    for _ in range(2):
+        with pytest.raises(OperatorError, match="getting value state: Value state s is not init"):
+            flow.run([("a", 1)])
+    flow.restart(Rich())
+    flow.run([("a", 1)])
+    for _ in range(2):
+        flow.restart(Dropped())
+        flow.run([])
+    assert len(flow.meta.history) == 2  # a start that changes nothing leaves no version
+    flow.restart(Rich())
+    assert [row["said"] for row in flow.run([("a", 1)])] == ["None"]
+
+
+class Elsewhere(Rich):
+    """Declares other variables in tasks than on the driver."""
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        if isinstance(handle, ProcessorHandle):
+            handle.getListState("more", StructType().add("n", "integer"))
+
+
+def test_a_variable_that_only_tasks_declare_is_refused(tmp_path: Path) -> None:
+    flow = ProcessorFlow(tmp_path, Elsewhere(), OUT)
+    with pytest.raises(OperatorError, match=r"list state: 'more' was declared otherwise, or not"):
+        flow.run([("a", 1)])
+
+
 class Bad(StatefulProcessor):
     def __init__(self, what: Any) -> None:
         self.what = what
@@ -326,6 +389,8 @@ class Bad(StatefulProcessor):
         (lambda p, k: p.n.update((1 << 40, None)), OperatorError, "'n' takes int, not 1099"),
         (lambda p, k: p.n.update((1,)), OperatorError, "2 fields are required while 1 values"),
         (lambda p, k: p.n.update((1, Decimal("123.4"))), OperatorError, "'d' takes decimal"),
+        (lambda p, k: p.n.update(1), OperatorError, r"'int' object is not iterable: .* \(1,\)"),
+        (lambda p, k: p.n.update("abc"), OperatorError, "2 fields .* counts as its characters"),
         (lambda p, k: p.items.put([]), OperatorError, "EMPTY_LIST_VALUE"),
         (lambda p, k: p.handle.getValueState("m", "n int"), OperatorError, "INVALID_HANDLE_STATE"),
         (lambda p, k: p.handle.registerTimer(1), OperatorError, "INVALID_TIME_MODE"),

@@ -21,10 +21,25 @@ def test_a_value_may_be_a_tuple_a_list_a_row_or_a_dict(value: Any) -> None:
     assert keys.decode(keys.encode(value)) == ("x",)
 
 
-@pytest.mark.parametrize("value", ["x", b"x", {"x"}, 5, None])
+@pytest.mark.parametrize("value", ["x", {"x"}, iter("x")])
+def test_what_can_be_iterated_is_taken_for_its_items_as_in_spark(value: Any) -> None:
+    values = value_codec("s", [NAMED], 1)
+    assert values.decode(values.encode(value)) == ("x",)
+
+
+@pytest.mark.parametrize("value", [5, None])
 def test_anything_else_is_refused(value: Any) -> None:
-    with pytest.raises(PySparkRuntimeError, match="values are tuples of it"):
+    with pytest.raises(TypeError, match=rf"not iterable: state 's' takes tuples.* \({value},\)"):
         value_codec("s", [NAMED], 1).encode(value)
+    with pytest.raises(PySparkRuntimeError, match=r"3 values .* text .* counts as its characters"):
+        value_codec("s", [NAMED], 1).encode("xyz")
+
+
+def test_a_number_is_no_bytes() -> None:
+    codec = value_codec("s", [parse_schema("data binary")], 1)
+    assert codec.decode(codec.encode((bytearray(b"x"),))) == (b"x",)
+    with pytest.raises(PySparkRuntimeError, match="'data' takes binary, not 5 of type int"):
+        codec.encode((5,))
 
 
 def test_what_is_read_is_a_tuple_with_lists_inside() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from braided.errors import CheckpointMismatchError
-from braided.query.checkpoint import fit
+from braided.query.checkpoint import fit, known_names
 from braided.store.history.manifest import OperatorMeta, OperatorVersion, View
 from braided.store.records.codec import StateCodec
 from braided.store.records.state_fields import Field
@@ -30,3 +30,36 @@ def test_another_time_mode_is_refused_by_operator(before: str) -> None:
     with pytest.raises(CheckpointMismatchError, match=rf"'Totals' has timeMode='{before}'.*timers"):
         fit(view_of(kept), {"Totals": given}, CONTINUED, None)
     assert fit(view_of(kept), {"Totals": kept}, CONTINUED, None) == {"Totals": kept}
+
+
+def _view(*names: str) -> View:
+    metas = [msgspec.structs.replace(META, ordinal=i) for i in range(len(names))]
+    operators = {n: OperatorVersion.empty(m) for n, m in zip(names, metas, strict=True)}
+    return View("flow", 3, dict(sorted(operators.items())), ())
+
+
+def test_a_renamed_class_is_found_by_its_position(caplog: pytest.LogCaptureFixture) -> None:
+    view = _view("Sums", "Alerts", "Sums-2")
+    renamed = {"Totals": True, "Alerts": False, "Totals-2": True}
+    assert known_names(view, renamed) == {"Totals": "Sums", "Totals-2": "Sums-2"}
+    first, second = caplog.messages
+    assert "'Totals' is not in the checkpoint" in first and '.name("Sums")' in first
+    assert '.name("Sums-2")' in second
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (("A", "B"), {"A": True, "B": True}),
+        (("A",), {"X": False}),  # somebody has named it
+        (("A", "B"), {"X": True}),  # one is gone: which?
+        (("A",), {"A": True, "X": True}),  # one is new
+        (("A", "B"), {"X": True, "A": True}),  # one has moved
+        ((), {"X": True}),
+    ],
+)
+def test_whatever_else_has_changed_is_not_guessed(
+    before: tuple[str, ...], now: dict[str, bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert known_names(_view(*before), now) == {}
+    assert not caplog.messages

@@ -16,6 +16,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 import braided
+from braided.api.grouped import GroupedStream
 from braided.errors import (
     CheckpointMismatchError,
     DefinitionError,
@@ -171,6 +172,33 @@ def test_a_nan_that_nobody_touched_is_no_change(lab: Lab) -> None:
         lab.run(flow.transformWithState(Ratio(), SCHEMA, "Update", "None"), slots=1)
     diff = braided.stateDiff(lab.checkpoint, lab.spark, before=0).collect()
     assert [(row.key.k, row.change) for row in diff] == [("new", "changed")]
+
+
+def test_an_aggregate_goes_on_where_declared_time_was_a_column_like_any_other(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Times(Totals):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+            return (Row(k=row.k, t=row.t) for row in rows)
+
+    feed = lab.feed("k string, t timestamp")
+
+    def run() -> None:
+        feed.add([("a", at(1))])
+        rows = braided.stream(feed.frame().withWatermark("t", "5 seconds")).groupBy("k")
+        times = rows.transformWithState(
+            Times(), "k string, t timestamp", "Append", "EventTime", eventTimeColumnName="t"
+        )
+        writer = times.groupBy("k", "t").count().writeStream.format("noop").outputMode("update")
+        writer.option("checkpointLocation", str(lab.checkpoint)).trigger(availableNow=True)
+        writer.start().awaitTermination()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupedStream, "_has_watermark", lambda _: False)  # as it was then
+        run()
+    run()
+    (row,) = braided.state(lab.checkpoint, lab.spark, operator="agg").collect()
+    assert tuple(row.key) == ("a", at(1)) and tuple(row.state) == (2,)
 
 
 def test_a_start_with_nothing_to_do_commits_nothing(lab: Lab) -> None:

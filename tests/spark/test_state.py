@@ -20,13 +20,14 @@ from braided.cli import show_state as inspect_state
 from braided.errors import (
     CheckpointCorruptError,
     DefinitionError,
+    OptionError,
     StateNotFoundError,
     StateValueError,
     UnsupportedError,
 )
 from braided.flow.key_schema import key_schema
 from braided.inspect.frames import raised_by_task
-from braided.inspect.versions import Versions
+from braided.store.durable.open_store import checkpoint_store
 from braided.store.history.garbage import collect
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.history.runs import digest_of
@@ -126,6 +127,16 @@ def test_several_operators_are_json_unless_one_is_named(lab: Lab) -> None:
     with pytest.raises(StateNotFoundError, match=r"no operator 'sum' .* 'totals', 'last'"):
         braided.state(lab.checkpoint, lab.spark, operator="sum")
 
+    lab.spark.dataSource.register(braided.StateSource)
+    reader = lab.spark.read.format("braided").option("path", str(lab.checkpoint))
+    last = reader.option("operator", "last").load()
+    assert last.schema == braided.state(lab.checkpoint, lab.spark, operator="last").schema
+    assert by_key(last) == named
+    with pytest.raises(PySparkException) as raised:
+        lab.spark.read.format("braided").load(str(lab.checkpoint))
+    error = raised_by_task(raised.value)
+    assert isinstance(error, OptionError) and "'totals' (0), 'last' (1)" in str(error)
+
 
 def test_what_is_not_there_is_said_with_what_is(lab: Lab) -> None:
     with pytest.raises(StateNotFoundError, match="holds no committed batch"):
@@ -156,7 +167,7 @@ def test_a_version_that_is_removed_while_it_is_read_is_told_from_damage(lab: Lab
     lab.run(flow, fullManifestEvery=1)
     old = braided.state(lab.checkpoint, lab.spark, version=1)
     new = braided.state(lab.checkpoint, lab.spark)
-    files = Versions(lab.checkpoint).files
+    files = checkpoint_store(lab.checkpoint)
     collect(files, ManifestLog(files), retain=1)
     with pytest.raises(PySparkException) as raised:
         old.collect()

@@ -16,6 +16,7 @@ from braided.dict_functions.decorator import ManagedOperator
 from braided.errors import DefinitionError, UnsupportedError
 from braided.flow.graph import Input, Keyed, Node, Side, flow_of
 from braided.flow.step import KeyedStep
+from braided.kinds.aggregate.aggregation import DECLARED_TIME
 from braided.kinds.operator.first_state import check_initial
 from braided.kinds.operator.step import OperatorStep
 from braided.operator.definition import Operator
@@ -79,6 +80,8 @@ class GroupedStream(AggregateMethods[_Stream], ProcessorMethods[_Stream]):
 
     def _then(self, step: KeyedStep) -> _Stream:
         shape = self._grouping.shape.sparkSession.createDataFrame([], step.output)
+        if step.time_column and self._has_watermark():
+            shape = shape.withMetadata(step.time_column, DECLARED_TIME)
         return self._stream_of(Keyed(step, (Side(self._node, self._grouping.keys),)), shape)
 
     def _has_watermark(self) -> bool:

@@ -26,12 +26,14 @@ from braided.kinds.processor.group_state import GroupStateProcessor
 from braided.kinds.processor.handle import DriverHandle
 from braided.kinds.processor.output import PandasSettings
 from braided.kinds.processor.step import ProcessorStep
+from braided.spark.jvm import Jvm
 from braided.tasks.packing import pickled
 
 __all__ = ["ProcessorMethods", "pandas_settings"]
 
 _Result = TypeVar("_Result")
 
+_ARROW = "spark.sql.execution.arrow"
 _TIME_MODES = {"none": "None", "processingtime": "ProcessingTime", "eventtime": "EventTime"}
 _TIMEOUTS = {
     GroupStateTimeout.NoTimeout: "None",
@@ -181,7 +183,7 @@ class ProcessorMethods(Generic[_Result]):
             key_schema=grouping.key_schema,
             input=grouping.schema,
             output=schema,
-            event_time=_event_time(method, schema, event_time, mode),
+            time_column=_event_time(method, schema, event_time, mode),
             initial=_initial_rows(method, initial, grouping.key_schema),
         )
         return self._then(replace(step, name=self._free_name(step.name)))
@@ -251,7 +253,7 @@ def pandas_settings(session: SparkSession) -> PandasSettings:
     def flag(name: str, default: str) -> bool:
         return str(session.conf.get(f"spark.sql.{name}", default)).lower() == "true"
 
-    most = int(str(session.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")))
+    most = int(str(session.conf.get(f"{_ARROW}.maxRecordsPerBatch")))
     return PandasSettings(
         timezone=str(session.conf.get("spark.sql.session.timeZone")),
         safely=flag("execution.pandas.convertToArrowArraySafely", "false"),
@@ -259,6 +261,7 @@ def pandas_settings(session: SparkSession) -> PandasSettings:
         int_to_decimal=flag("execution.pythonUDF.pandas.intToDecimalCoercionEnabled", "false"),
         int_ext_dtype=flag("execution.pythonUDF.pandas.preferIntExtensionDtype", "false"),
         rows_max=most if most > 0 else 2**31 - 1,
+        bytes_max=Jvm(session).bytes_of(session.conf.get(f"{_ARROW}.maxBytesPerBatch")),
     )
 
 

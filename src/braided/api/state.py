@@ -1,4 +1,7 @@
-"""`braided.state` and `braided.stateDiff`: what a checkpoint holds, as DataFrames."""
+"""`braided.state` and `braided.stateDiff`: what a checkpoint holds, as DataFrames.
+
+`StateSource`, the way there by `spark.read`, is in `inspect/`: it has no session.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ from pyspark.sql import functions as F
 
 from braided.errors import DefinitionError, StateNotFoundError
 from braided.inspect.frames import changes_frame, state_frame
+from braided.inspect.source import StateSource
 from braided.inspect.versions import Versions
 from braided.spark.interpreter import check_workers
 from braided.spark.store_settings import session_checkpoint
 from braided.store.history.manifest import View
 
-__all__ = ["state", "stateDiff"]
+__all__ = ["StateSource", "state", "stateDiff"]
 
 
 def state(

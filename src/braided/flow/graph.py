@@ -15,8 +15,8 @@ were made from:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
@@ -26,6 +26,7 @@ from braided.errors import DefinitionError, UnsupportedError
 from braided.flow.route import GroupingKeys
 from braided.flow.stateless import Stateless
 from braided.flow.step import KeyedStep
+from braided.store.history.manifest import OperatorMeta
 
 __all__ = [
     "Fed",
@@ -118,6 +119,10 @@ class Flow:
     """Rows that go back, and where to."""
     modes: tuple[str, ...] = ()
     """Spark's output mode for each end."""
+    known_as: Mapping[str, str] = field(default_factory=dict)
+    """Steps that the checkpoint knows by another name than their own."""
+    kept: Mapping[str, OperatorMeta] = field(default_factory=dict)
+    """What the checkpoint knows of steps, by the names that it has for them."""
 
     @property
     def steps(self) -> tuple[KeyedStep, ...]:
@@ -133,7 +138,14 @@ class Flow:
         for end, mode in zip(self.ends, self.modes, strict=False):
             for node in _sorted([end], self.parents):
                 modes.setdefault(node, set()).add(mode)
-        return {node: self._in_mode(node, modes.get(node, set())) for node in self.keyed}
+        return {
+            node: self._known(self._in_mode(node, modes.get(node, set()))) for node in self.keyed
+        }
+
+    def _known(self, step: KeyedStep) -> KeyedStep:
+        name = self.known_as.get(step.name, step.name)
+        known = step if name == step.name else step.named(name)
+        return known.as_kept(self.kept[name]) if name in self.kept else known
 
     def _in_mode(self, node: Keyed, modes: set[str]) -> KeyedStep:
         step = node.step
@@ -300,13 +312,13 @@ def _target(fed: Fed, flow: Flow) -> Keyed:
             f"feedback to {target.step.name!r}, which has two inputs: which one is meant is not "
             "said. Unite the streams before an operator of one input instead"
         )
-    given = {field.name: field.dataType for field in fed.schema.fields}
-    for field in target.step.input.fields:
-        if given.get(field.name) != field.dataType:
-            found = given.get(field.name)
+    given = {each.name: each.dataType for each in fed.schema.fields}
+    for wanted in target.step.input.fields:
+        if given.get(wanted.name) != wanted.dataType:
+            found = given.get(wanted.name)
             raise DefinitionError(
-                f"feedback to {target.step.name!r}: its input has {field.name!r} "
-                f"{field.dataType.simpleString()}, the rows that go back have "
+                f"feedback to {target.step.name!r}: its input has {wanted.name!r} "
+                f"{wanted.dataType.simpleString()}, the rows that go back have "
                 f"{'no such column' if found is None else found.simpleString()}"
             )
     return target

@@ -123,6 +123,10 @@ class KeyedStep(Protocol):
         they have no event time.
         """
 
+    @property
+    def time_column(self) -> str:
+        """The output column that has the event time of what comes after; "" where none has."""
+
     # -- what can be done with it ----------------------------------------------------------
 
     @property
@@ -137,7 +141,14 @@ class KeyedStep(Protocol):
     def can_be_pinned(self) -> bool:
         """Whether a hot key of it can have another slot than that of its hash."""
 
+    @property
+    def goes_by_class(self) -> bool:
+        """Whether nobody has named it, and Spark would know it by its position alone."""
+
     def named(self, name: str) -> KeyedStep: ...
+
+    def as_kept(self, kept: OperatorMeta) -> KeyedStep:
+        """The step as a checkpoint has it, where an earlier Braided did the same otherwise."""
 
     def in_mode(self, mode: str, before_keyed: bool) -> KeyedStep:
         """The step in Spark's output mode of the sinks that it leads to; refuses a mode in which

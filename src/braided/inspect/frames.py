@@ -36,7 +36,7 @@ from braided.store.history.manifest import OperatorVersion, View
 from braided.store.slots.key_codec import KeyCodec
 from braided.tasks.contents import Contents, KeyState, StateReader
 
-__all__ = ["changes_frame", "raised_by_task", "state_frame"]
+__all__ = ["StateTask", "changes_frame", "raised_by_task", "state_frame", "state_task"]
 
 _ROWS = 8192
 _BYTES_PER_TASK = 64 << 20
@@ -81,14 +81,18 @@ class _Source:
 
 
 @dataclass(frozen=True)
-class _StateTask:
+class StateTask:
     """Reads slots at one version; what `mapInArrow` calls."""
 
     source: _Source
     batch: int
 
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        source, reader, slots = self.source, self.source.reader, _slots(chunks)
+        return self.read(_slots(chunks))
+
+    def read(self, slots: list[int]) -> Iterator[pa.RecordBatch]:
+        """The keys of these slots."""
+        source, reader = self.source, self.source.reader
 
         def read() -> Contents:
             return source.contents(source.view(self.batch), self.batch, slots)
@@ -185,13 +189,19 @@ def _pieces(count: int) -> Iterator[slice]:
 # --- DataFrames -------------------------------------------------------------------------------
 
 
-def state_frame(spark: SparkSession, store: Store, view: View, operator: str) -> DataFrame:
-    """All keys of an operator at a version."""
+def state_task(store: Store, view: View, operator: str) -> tuple[StateTask, StructType]:
+    """What reads the keys of an operator at a version, and what the rows are like."""
     version = view.operators[operator]
     key, reader = key_schema(version.meta.key), reader_of(operator, version.meta)
     types = (key, reader.type, ArrayType(TimestampType()), LongType())
-    task = _StateTask(_source(store, operator, key, reader), view.batch)
-    return _slot_frame(spark, version).mapInArrow(task, _schema(_STATE, types))
+    task = StateTask(_source(store, operator, key, reader), view.batch)
+    return task, _schema(_STATE, types)
+
+
+def state_frame(spark: SparkSession, store: Store, view: View, operator: str) -> DataFrame:
+    """All keys of an operator at a version."""
+    task, schema = state_task(store, view, operator)
+    return _slot_frame(spark, view.operators[operator]).mapInArrow(task, schema)
 
 
 def changes_frame(

@@ -14,7 +14,7 @@ from braided.spark.offset_log import SparkLog
 from braided.store.history.manifest import OperatorMeta, View
 from braided.store.history.manifest_log import ManifestLog
 
-__all__ = ["Started", "fit", "open_view"]
+__all__ = ["Started", "fit", "known_names", "open_view"]
 
 log = logging.getLogger("braided")
 
@@ -89,6 +89,35 @@ def _restore(
             ", ".join(map(str, restored)),
             location,
         )
+
+
+def known_names(view: View, go_by_class: Mapping[str, bool]) -> dict[str, str]:
+    """The names by which the checkpoint knows steps that have another one now.
+
+    Spark knows a StatefulProcessor by its position and does not mind when its class is renamed.
+    Where every other operator is where it was, neither do we; anything else is left to `fit`.
+    `go_by_class` has the steps of the flow in their order, and whether nobody has named them.
+    """
+    before = sorted(view.operators, key=lambda name: view.operators[name].meta.ordinal)
+    if len(before) != len(go_by_class):
+        return {}
+    names = {}
+    for old, name in zip(before, go_by_class, strict=True):
+        if name == old:
+            continue
+        if not go_by_class[name] or name in before or old in go_by_class:
+            return {}
+        names[name] = old
+    for name, old in names.items():
+        log.warning(
+            "operator %r is not in the checkpoint, which has %r where it stands in the flow: it "
+            'goes on with the state of that one, and under its name. Say so with .name("%s"), or '
+            "use a new checkpointLocation if it is another operator",
+            name,
+            old,
+            old,
+        )
+    return names
 
 
 def fit(

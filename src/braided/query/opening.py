@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -16,7 +16,7 @@ from braided.flow.key_hashes import KeyHashes
 from braided.options import Options
 from braided.query.admission import Admission
 from braided.query.between_batches import BetweenBatches
-from braided.query.checkpoint import fit, open_view
+from braided.query.checkpoint import fit, known_names, open_view
 from braided.query.commit import CONTROL, Committer
 from braided.query.engine import BatchSteps, Engine
 from braided.query.first_states import FirstStates
@@ -61,6 +61,8 @@ class OpenCheckpoint:
     spark_log: SparkLog
     lease: Lease
     flow_id: str
+    flow: Flow
+    """The steps by the names that the checkpoint has for them."""
     version: Version
     tick: int
     """Where our own source was when the newest batch began; -1 before the first."""
@@ -122,7 +124,7 @@ def open_query(
         checkpoint = _open_checkpoint(root, files, lease, flow, options)
         bell = Bell(checkpoint.tick)
         engine, commands, reserve, control = _assemble(
-            checkpoint, flow, inputs, sinks, options, spark, handle, bell, box, interval_s
+            checkpoint, inputs, sinks, options, spark, handle, bell, box, interval_s
         )
         return OpenQuery(
             location=location,
@@ -159,6 +161,9 @@ def _open_checkpoint(
         newest = manifests.read(view.batch)
         watermark_ms, memory = newest.watermark_ms, newest.extra.get(CONTROL)
         outputs = newest.outputs
+    go_by_class = {step.name: step.goes_by_class for step in flow.steps}
+    kept = {name: operator.meta for name, operator in view.operators.items()}
+    flow = replace(flow, known_as=known_names(view, go_by_class), kept=kept)
     metas, imported = _fit(flow, view, files, options)
     return OpenCheckpoint(
         location=location,
@@ -167,6 +172,7 @@ def _open_checkpoint(
         spark_log=spark_log,
         lease=lease,
         flow_id=started.flow,
+        flow=flow,
         version=Version(view, _tables(view, metas, options.channels), watermark_ms),
         tick=tick,
         had_input=not started.fresh and spark_log.had_input(view.batch),
@@ -222,7 +228,6 @@ def _tables(
 
 def _assemble(
     checkpoint: OpenCheckpoint,
-    flow: Flow,
     inputs: Inputs,
     sinks: Sequence[Sink],
     options: Options,
@@ -233,6 +238,7 @@ def _assemble(
     interval_s: float,
 ) -> tuple[Engine, Commands, Reserve, ControlThread]:
     version, spark_log, metas = checkpoint.version, checkpoint.spark_log, checkpoint.metas
+    flow = checkpoint.flow
     location = _state_location(checkpoint, options)
     divert = options.on_error == "divert"
     plan = FlowPlan(

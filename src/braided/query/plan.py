@@ -157,10 +157,11 @@ class BatchFrames:
                 f"{sql} AS {name}"
                 for sql, name in zip(order, order_columns(stage.order), strict=False)
             ]
-            own = [quoted(name) for name in target.step.input.names]
+            receiver = self._plan.flow.step(target)
+            own = [quoted(name) for name in receiver.input.names]
             frame = back.selectExpr(*renumbered, *own)
             name = f"carry/{attempt}-{number}.arrow"
-            found = write_carry(frame, self._plan.location.store, name, target.step.name)
+            found = write_carry(frame, self._plan.location.store, name, receiver.name)
             files += [found] if found is not None else []
         return files
 
@@ -214,7 +215,7 @@ class BatchFrames:
         return _Rows(whole, order)
 
     def _keyed(self, node: Keyed) -> _Rows:
-        plan, step, stage = self._plan, node.step, self._plan.stages[node]
+        plan, step, stage = self._plan, self._plan.flow.step(node), self._plan.stages[node]
         rows = self._input(node)
         frame, admitted = rows.df, rows.admitted
         carried = [file for file in self._carry if file.operator == step.name]

@@ -95,6 +95,11 @@ class Jvm:
         trigger = self._class("org.apache.spark.sql.streaming.Trigger").ProcessingTime(every)
         return int(trigger.intervalMs())
 
+    def bytes_of(self, size: Any) -> int:
+        """The bytes that a setting such as 64m means, read as Spark reads it."""
+        java_utils = self._class("org.apache.spark.network.util.JavaUtils")
+        return int(java_utils.byteStringAsBytes(str(size)))
+
     def await_sources(self, query: StreamingQuery, timeout_ms: int) -> None:
         """Waits until a query that was started has opened its sources, or has failed."""
         with contextlib.suppress(PySparkException, Py4JJavaError):  # the query tells the user

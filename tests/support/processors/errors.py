@@ -5,7 +5,7 @@ Errors that a processor can catch are caught and shown by their presence, severa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -14,7 +14,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from support.processors.evolution import AVRO, One
-from support.processors.scenario import Plain, Scenario, process
+from support.processors.scenario import Plain, Scenario, process, tried
 from support.processors.shape import Count
 
 __all__ = ["SCENARIOS"]
@@ -58,35 +58,63 @@ def _raises(_: Any) -> None:
 
 
 class Caught(Plain):
-    """Tries to keep nothing where there has to be something, and goes on."""
+    """Tries what can't be done, and goes on."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.value = handle.getValueState("value", "n int, s string")
         self.list = handle.getListState("list", "n int")
         self.map = handle.getMapState("map", "k string", "n int")
+        self.deleted = {
+            "a deleted value": handle.getValueState("deleted_value", "n int"),
+            "a deleted list": handle.getListState("deleted_list", "n int"),
+            "a deleted map": handle.getMapState("deleted_map", "k string", "n int"),
+        }
+        for name in ("deleted_value", "deleted_list", "deleted_map"):
+            handle.deleteIfExists(name)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        if key[0] in self.deleted:
+            state = self.deleted[key[0]]
+            said = {call: tried(getattr(state, call), *given) for call, *given in DELETED[key[0]]}
+            self.value.update((1, "still works"))
+            yield Row(k=key[0], outcome=f"{said} {self.value.get()}")
+            return
         tries: dict[str, Callable[[], Any]] = {
             "no value": lambda: self.value.update(None),
             "a list with no value": lambda: self.list.put([None]),
             "a map entry with no value": lambda: self.map.updateValue(("a",), None),
             "a map entry with no key": lambda: self.map.updateValue(None, (1,)),
+            "a bare number": lambda: self.map.updateValue(("a",), 1),
         }
         self.list.put([(1,)])
         try:
             tries[key[0]]()
             outcome = "done"
-        except Exception:
-            outcome = "raised"
+        except Exception as error:
+            outcome = type(error).__name__
         left = self.value.get(), list(self.list.get()), list(self.map.iterator())
         yield Row(k=key[0], outcome=f"{outcome} {left}")
 
 
+DELETED: Mapping[str, tuple[tuple[Any, ...], ...]] = {
+    "a deleted value": (("exists",), ("get",), ("update", (1,)), ("clear",)),
+    "a deleted list": (
+        *(("exists",), ("get",), ("put", [(1,)]), ("appendValue", (1,))),
+        *(("appendList", [(1,)]), ("clear",)),
+    ),
+    "a deleted map": (
+        *(("exists",), ("getValue", ("a",)), ("containsKey", ("a",))),
+        *(("updateValue", ("a",), (1,)), ("iterator",), ("keys",), ("values",)),
+        *(("removeKey", ("a",)), ("clear",)),
+    ),
+}
 CAUGHT = (
+    *DELETED,
     "no value",
     "a list with no value",
     "a map entry with no value",
     "a map entry with no key",
+    "a bare number",
 )
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from support.processors.clocks import STILL
-from support.processors.scenario import Plain, Scenario, process
+from support.processors.scenario import Plain, Scenario, process, tried
 
 __all__ = ["SCENARIOS"]
 
@@ -94,23 +94,34 @@ class ChangingInPandas(Changing):
 
 
 class Variables(Plain):
-    """Value variables by name, some of them purged."""
+    """Value variables by name, some of them purged, also after they were declared."""
 
-    def __init__(self, names: tuple[str, ...], purged: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        purged: tuple[str, ...] = (),
+        dropped: tuple[str, ...] = (),
+    ) -> None:
         self.names = names
         self.purged = purged
+        self.dropped = dropped
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         for name in self.purged:
             handle.deleteIfExists(name)
         self.states = {name: handle.getValueState(name, "n int") for name in self.names}
+        for name in self.dropped:
+            handle.deleteIfExists(name)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
         for row in rows:
-            found = {name: state.get() for name, state in self.states.items()}
-            for state in self.states.values():
-                state.update((row.v,))
-            yield Row(k=key[0], found=repr(found))
+            found = {name: tried(state.get) for name, state in self.states.items()}
+            done = {name: tried(state.update, (row.v,)) for name, state in self.states.items()}
+            yield Row(k=key[0], found=f"{found} {done}")
+
+
+class Renamed(Variables):
+    """The same, by another name."""
 
 
 class One(Plain):
@@ -173,10 +184,15 @@ SCENARIOS = (
         "evolution: variables come and go, one is purged and comes back empty",
         "k string, v int",
         _ROWS,
-        (process(Variables(("kept", "gone", "purged")), _ONE_OUT),),
+        (process(Variables(("kept", "gone", "purged", "dropped")), _ONE_OUT),),
         restarts={
-            1: (process(Variables(("kept", "new"), ("purged", "unheard of")), _ONE_OUT),),
-            2: (process(Variables(("kept", "new", "purged")), _ONE_OUT),),
+            1: (
+                process(
+                    Variables(("kept", "new", "dropped"), ("purged", "unheard of"), ("dropped",)),
+                    _ONE_OUT,
+                ),
+            ),
+            2: (process(Renamed(("kept", "new", "purged", "dropped")), _ONE_OUT),),
         },
     ),
     _refused(

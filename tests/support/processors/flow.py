@@ -34,11 +34,11 @@ from braided.tasks.state_location import CacheSetting
 from braided.testing.ddl import parse_schema
 from support.channel_runs import finished
 
-__all__ = ["ProcessorFlow"]
+__all__ = ["SETTINGS", "ProcessorFlow"]
 
 NAME = "P"
 SLOTS = 4
-SETTINGS = PandasSettings("UTC", False, True, False, False, 10_000)
+SETTINGS = PandasSettings("UTC", False, True, False, False, 10_000, 1 << 26)
 
 
 class _Handle(DriverHandle):
@@ -63,10 +63,12 @@ class ProcessorFlow:
         pandas: bool = False,
         rows: str = "k string, v long",
         cached: bool = True,
+        settings: PandasSettings = SETTINGS,
     ) -> None:
         self.home, self.pandas, self.time_mode = home, pandas, time_mode
         self.input, self.output = parse_schema(rows), parse_schema(output)
         self.cached = cached
+        self.settings = settings
         self.manifests = ManifestLog(LocalStore(str(home / "braided")))
         self.batch = -1
         self.watermark_ms = 0
@@ -90,7 +92,7 @@ class ProcessorFlow:
             output=self.output,
             schemas=handle.schemas,
             expires=any(variable.expires for variable in handle.declared.variables),
-            settings=SETTINGS,
+            settings=self.settings,
         )
         meta = OperatorMeta(
             ordinal=0,

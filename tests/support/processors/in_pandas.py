@@ -29,17 +29,22 @@ class Dtypes(Plain):
 
 
 class Chunks(Plain):
-    """Rows of a key may come in several frames; how many is nobody's business."""
+    """Rows of a key may come in several frames, as long as the session's limits say."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.total = handle.getValueState("total", "n long, s long")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
         n, s = self.total.get() or (0, 0)
+        lengths = []
         for frame in rows:
             n, s = n + len(frame), s + int(frame["v"].sum())
+            lengths.append(len(frame))
         self.total.update((n, s))
-        yield pd.DataFrame({"k": key, "n": n, "s": s})
+        yield pd.DataFrame({"k": key, "n": n, "s": s, "lengths": [lengths]})
+
+
+_CHUNKS_OUT = "k string, n long, s long, lengths array<int>"
 
 
 class Frames(Plain):
@@ -149,7 +154,7 @@ SCENARIOS = (
             tuple(("ab"[n % 2], n) for n in range(11)),
             tuple(("abc"[n % 3], n) for n in range(10)),
         ),
-        (process(Chunks(), "k string, n long, s long", pandas=True),),
+        (process(Chunks(), _CHUNKS_OUT, pandas=True),),
         conf={"spark.sql.execution.arrow.maxRecordsPerBatch": "2"},
     ),
     Scenario(
@@ -204,7 +209,8 @@ SCENARIOS = (
         "pandas: batch",
         "k string, v int",
         (tuple(("ab"[n % 2], n) for n in range(5)), (("c", 1), (None, 2))),
-        (process(Chunks(), "k string, n long, s long", pandas=True),),
+        (process(Chunks(), _CHUNKS_OUT, pandas=True),),
+        conf={"spark.sql.execution.arrow.maxBytesPerBatch": "1b"},
         batch=True,
     ),
     Scenario(

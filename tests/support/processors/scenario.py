@@ -31,6 +31,7 @@ __all__ = [
     "process",
     "script_scenario",
     "shown",
+    "tried",
 ]
 
 Schema = str | StructType
@@ -150,6 +151,15 @@ def shown(value: Any) -> str:
         case list() | tuple():
             return f"{type(value).__name__}({', '.join(map(shown, value))})"
     return repr(value)
+
+
+def tried(call: Callable[..., Any], *arguments: Any) -> str:
+    """What a call gives, or what it raises."""
+    try:
+        result = call(*arguments)
+        return shown(list(result) if isinstance(result, Iterator) else result)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def _perform(state: Any, call: Call) -> str:

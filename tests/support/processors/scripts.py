@@ -84,6 +84,17 @@ _SEE = (("exists",), ("iterator",), ("keys",), ("values",))
 
 _VALUES = (
     value(
+        "n int",
+        (("update", range(3, 4)), ("get",), ("update", b"a"), ("get",)),
+        (("update", np.array([5])), ("get",)),
+        name="value, iterables for tuples",
+    ),
+    value(
+        "a string, b string",
+        (("update", "xy"), ("get",)),
+        name="value, a text for its characters",
+    ),
+    value(
         "n long, s string",
         (*_LOOK, ("update", (1, "a")), *_LOOK),
         (*_LOOK, ("update", (2, None)), ("update", (3, "c")), ("get",)),
@@ -197,6 +208,12 @@ _LISTS = (
         name="list, every method",
     ),
     lists(
+        "s string",
+        (("appendValue", "a"), ("appendList", "bc"), ("get",)),
+        (("put", ["d", frozenset("e")]), ("get",)),
+        name="list, characters and other iterables for tuples",
+    ),
+    lists(
         "n int",
         (("appendList", [(n,) for n in range(250)]), ("get",), ("pairs",)),
         (("appendList", [(n,) for n in range(250, 501)]), ("first",)),
@@ -249,6 +266,14 @@ _LISTS = (
 )
 
 _MAPS = (
+    maps(
+        "key string",
+        "s string",
+        (("updateValue", "a", "x"), ("updateValue", "b", {"y"}), ("getValue", "a"), *_SEE),
+        (("containsKey", "b"), ("removeKey", "a"), ("removeKey", "c"), *_SEE),
+        (("updateValue", lambda: (c for c in "d"), np.array(["z"])), ("getValue", ("d",))),
+        name="map, characters and other iterables for tuples",
+    ),
     maps(
         "key string",
         "n int, s string",

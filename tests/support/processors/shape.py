@@ -162,6 +162,27 @@ def _watermarked(frame: DataFrame) -> DataFrame:
     return frame.withWatermark("t", "10 seconds")
 
 
+_TIMES = (
+    (("a", at(10)), ("b", at(70))),
+    (("a", at(75)), ("b", at(20)), ("c", at(100))),
+    (("c", at(300)), ("d", at(301))),
+    (("c", at(302)),),
+)
+_LATEST = process(
+    Latest(),
+    "k string, t timestamp, n int",
+    time="EventTime",
+    mode="Append",
+    eventTimeColumnName="t",
+)
+
+
+def _minutes(flow: Any) -> Any:
+    times = flow.filter("n > 0").withColumnRenamed("t", "time")
+    counted = times.groupBy("k", F.window("time", "1 minute")).agg(F.count("*").alias("n"))
+    return counted.select("k", "window.start", "n")
+
+
 def _by_minute(flow: Any) -> Any:
     return flow.withColumn("m", F.date_trunc("minute", "t"))
 
@@ -259,22 +280,21 @@ SCENARIOS = (
         conf=STILL,
     ),
     Scenario(
+        "chain: event time goes on into an aggregate",
+        "k string, t timestamp",
+        _TIMES,
+        (_LATEST,),
+        finish=_minutes,
+        mode="append",
+        prepare=_watermarked,
+        whole=True,
+    ),
+    Scenario(
         "chain: event time goes on in a column of the output",
         "k string, t timestamp",
+        _TIMES,
         (
-            (("a", at(10)), ("b", at(70))),
-            (("a", at(75)), ("b", at(20)), ("c", at(100))),
-            (("c", at(300)), ("d", at(301))),
-            (("c", at(302)),),
-        ),
-        (
-            process(
-                Latest(),
-                "k string, t timestamp, n int",
-                time="EventTime",
-                mode="Append",
-                eventTimeColumnName="t",
-            ),
+            _LATEST,
             process(
                 PerMinute(),
                 "m timestamp, seen string",

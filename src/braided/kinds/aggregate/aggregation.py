@@ -12,6 +12,7 @@ columns. Columns on the way:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,10 +29,14 @@ from braided.spark.catalyst import Catalyst, Exchange
 from braided.spark.sql_text import quoted
 from braided.store.aggregates.merge import Merger, Part
 
-__all__ = ["Aggregation"]
+__all__ = ["DECLARED_TIME", "Aggregation"]
 
 _SUB_KEY = "__braided_s"
 _WATERMARK = "spark.watermarkDelayMs"
+_DECLARED = "braided.declaredTime"
+DECLARED_TIME = {_WATERMARK: 0, _DECLARED: True}
+"""The metadata of a column that a processor declares to be the event time of its output: what Spark
+has for one that is measured against the watermark, and a mark of ours."""
 _SESSION = "spark.sessionWindow"
 
 
@@ -51,6 +56,8 @@ class Aggregation:
         self._table: RoutingTable | None = None
         self._exchange: Exchange | None = None
         self.sub_keys = sub_keys
+        self.has_declared_time = False
+        """Whether it is a processor that says which group tells time."""
         self.output: StructType = shape.groupBy(*columns).agg(*aggregates).schema
         self._take_apart(shape, columns, aggregates)
         if self.ordered:
@@ -62,18 +69,30 @@ class Aggregation:
             # Once more, with the order of rows among the columns.
             with_order = shape.selectExpr(f"array(bigint(0)) AS {ORDER}", "*")
             self._take_apart(with_order, columns, aggregates)
-        template = self.partial(self._template)
-        fields = [_nullable(field) for field in template.schema.fields]
+        # On rows from nowhere: Spark renames columns that come from ones of the same identity.
+        blank = shape.sparkSession.createDataFrame([], self._template.schema)
+        fields = [_nullable(field) for field in self.partial(blank).schema.fields]
         width = len(self.groups)
-        names = [group.name() for group in self._parts.groups]
-        keys = [StructField(n, f.dataType) for n, f in zip(names, fields[:width], strict=True)]
-        order = sorted(range(width), key=lambda i: i != self.event_time)
-        self.key_order: tuple[int, ...] = tuple(order)
-        """The groups as they are in keys: the one that tells time comes first."""
-        self.key = StructType([keys[i] for i in order])
         self.columns = StructType(fields)
         """Groups and partial results, as they come from a batch and go back merged."""
         self._check_state(fields[width:])
+        self._order_key()
+
+    def _order_key(self) -> None:
+        width = len(self.groups)
+        names = [group.name() for group in self._parts.groups]
+        types = [field.dataType for field in self.columns.fields[:width]]
+        order = sorted(range(width), key=lambda i: i != self.event_time)
+        self.key_order: tuple[int, ...] = tuple(order)
+        """The groups as they are in keys: the one that tells time comes first."""
+        self.key = StructType([StructField(names[i], types[i]) for i in order])
+
+    def untimed(self) -> Aggregation:
+        """The same without a group that tells time."""
+        other = copy.copy(self)
+        other.event_time, other._steps = None, {}
+        other._order_key()
+        return other
 
     # -- the template ----------------------------------------------------------------------
 
@@ -130,6 +149,7 @@ class Aggregation:
                     "a column"
                 )
             if metadata.contains(_WATERMARK):
+                self.has_declared_time = metadata.contains(_DECLARED)
                 return i
         return None
 

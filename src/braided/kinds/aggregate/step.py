@@ -41,6 +41,8 @@ class AggregateStep:
     starts_with_state: ClassVar[bool] = False
     gives_complete: ClassVar[bool] = True
     can_divert: ClassVar[bool] = True
+    time_column: ClassVar[str] = ""
+    goes_by_class: ClassVar[bool] = False
     can_be_pinned: ClassVar[bool] = False
 
     @property
@@ -120,6 +122,13 @@ class AggregateStep:
 
     def named(self, name: str) -> KeyedStep:
         return replace(self, name=name)
+
+    def as_kept(self, kept: OperatorMeta) -> KeyedStep:
+        # The time that a processor declares was a group like any other once, and not for append.
+        was_plain = self.aggregation.has_declared_time and kept.time_mode == "ProcessingTime"
+        if was_plain and self.mode != "append":
+            return replace(self, aggregation=self.aggregation.untimed())
+        return self
 
     def in_mode(self, mode: str, before_keyed: bool) -> KeyedStep:
         if mode == "append" and self.aggregation.event_time is None:

@@ -37,6 +37,8 @@ class OperatorStep:
     visits_all_slots: ClassVar[bool] = False
     gives_complete: ClassVar[bool] = False
     can_divert: ClassVar[bool] = True
+    time_column: ClassVar[str] = ""
+    goes_by_class: ClassVar[bool] = False
     can_be_pinned: ClassVar[bool] = True
 
     name: str
@@ -117,6 +119,9 @@ class OperatorStep:
 
     def named(self, name: str) -> KeyedStep:
         return replace(self, name=name)
+
+    def as_kept(self, kept: OperatorMeta) -> KeyedStep:
+        return self
 
     def in_mode(self, mode: str, before_keyed: bool) -> KeyedStep:
         return self

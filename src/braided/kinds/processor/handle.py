@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any, NoReturn
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import (
@@ -31,6 +32,36 @@ Schemas = Mapping[str, StructType]
 
 _INVALID = "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID"
 
+_AFTER_DELETION: Mapping[str, Mapping[str, str | None]] = {
+    "value": {
+        "exists": "Error checking value state exists",
+        "get": "Error getting value state",
+        "update": "Error updating value state",
+        "clear": "Error clearing value state",
+    },
+    "list": {
+        "exists": "Error checking value state exists",
+        "get": None,
+        "put": "Error updating value state",
+        "appendValue": "Error updating value state",
+        "appendList": "Error updating value state",
+        "clear": "Error clearing value state",
+    },
+    "map": {
+        "exists": "Error checking map state exists",
+        "getValue": "Error getting value",
+        "containsKey": "Error checking if map state contains key",
+        "updateValue": "Error updating map state value",
+        "iterator": None,
+        "keys": None,
+        "values": None,
+        "removeKey": "Error removing key from map state",
+        "clear": "Error clearing map state",
+    },
+}
+"""What the methods of a variable say once `deleteIfExists` has named it, in Spark's words; None for
+those that find nothing, because Spark's iterators take any error for their end."""
+
 
 class _ValueState(ValueVariable, ValueState):
     """Spark's ValueState."""
@@ -52,6 +83,16 @@ class _ListState(ListVariable, ListState):
 
 class _MapState(MapVariable, MapState):
     """Spark's MapState."""
+
+
+def _forget(variable: Any, kind: str, name: str) -> None:
+    """Has a variable that was deleted after it was declared behave as Spark's does."""
+
+    def refuse(head: str, *_: Any, **__: Any) -> NoReturn:
+        raise PySparkRuntimeError(f"{head}: {kind.capitalize()} state {name} is not initialized.")
+
+    for method, head in _AFTER_DELETION[kind].items():
+        setattr(variable, method, partial(iter, ()) if head is None else partial(refuse, head))
 
 
 class _Handle(StatefulProcessorHandle):
@@ -205,6 +246,7 @@ class DriverHandle(_Handle):
 
     def _delete(self, name: str) -> None:
         self._deleted.append(name)
+        self._variables = [each for each in self._variables if each.name != name]
 
     def _checked(self, declared: Declaration) -> Declaration:
         for schema in (declared.schema, declared.user_key):
@@ -227,6 +269,7 @@ class DriverHandle(_Handle):
 
 
 _NO_CODEC = Codec(lambda value: b"", lambda data: None)
+_NO_NUMBER = -1
 
 
 class ProcessorHandle(_Handle):
@@ -242,9 +285,15 @@ class ProcessorHandle(_Handle):
             for declared in map(Declared.read, history)
         ]
         self._schemas = schemas
+        self._made: dict[str, tuple[str, Any]] = {}
+        """The variables that were declared, with their kinds."""
+        self._unknown: dict[str, str] = {}
+        """The kinds of those that the driver did not find, which is right if they are deleted."""
 
     def enter(self, phase: str) -> None:
         """INITIALIZED, DATA_PROCESSED, TIMER_PROCESSED or CLOSED, as in Spark."""
+        for name, kind in self._unknown.items():
+            raise _declared_otherwise(kind, name)
         self._phase = phase
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
@@ -272,20 +321,24 @@ class ProcessorHandle(_Handle):
         return known
 
     def _delete(self, name: str) -> None:
-        pass  # the versions say so already
+        # Its state is gone already: the versions say so.
+        self._unknown.pop(name, None)
+        if name in self._made:
+            kind, variable = self._made[name]
+            _forget(variable, kind, name)
 
-    def _known(self, declared: Declaration) -> int:
+    def _number(self, declared: Declaration) -> int:
         now = self._versions[-1].get(declared.name)
-        if now is None or (now.schema, now.user_key) != (declared.schema, declared.user_key):
-            raise PySparkRuntimeError(
-                f"Error initializing {declared.kind} state: {declared.name!r} was declared "
-                "otherwise, or not at all, when init() ran on the driver; init() must declare "
-                "the same state variables everywhere"
-            )
+        if now is None:
+            self._unknown[declared.name] = declared.kind
+            return _NO_NUMBER
+        if (now.schema, now.user_key) != (declared.schema, declared.user_key):
+            raise _declared_otherwise(declared.kind, declared.name)
         return now.number
 
-    def _values(self, declared: Declaration) -> Codec:
-        number = self._versions[-1][declared.name].number
+    def _values(self, declared: Declaration, number: int) -> Codec:
+        if number == _NO_NUMBER:
+            return _NO_CODEC
         schemas = [
             StructType.fromJson(found.schema) if found and found.number == number else None
             for found in (version.get(declared.name) for version in self._versions)
@@ -293,19 +346,31 @@ class ProcessorHandle(_Handle):
         return value_codec(declared.name, schemas, len(schemas))
 
     def _value(self, declared: Declaration, ttl_ms: int | None) -> ValueState:
-        return _ValueState(self._key, self._known(declared), self._values(declared), ttl_ms)
+        number = self._number(declared)
+        variable = _ValueState(self._key, number, self._values(declared, number), ttl_ms)
+        self._made[declared.name] = ("value", variable)
+        return variable
 
     def _list(self, declared: Declaration, ttl_ms: int | None) -> ListState:
-        number = self._known(declared)
-        variable = _ListState(self._key, number, self._values(declared), ttl_ms)
+        number = self._number(declared)
+        variable = _ListState(self._key, number, self._values(declared, number), ttl_ms)
         variable._name = declared.name
+        self._made[declared.name] = ("list", variable)
         return variable
 
     def _map(self, declared: Declaration, ttl_ms: int | None) -> MapState:
-        number = self._known(declared)
+        number = self._number(declared)
         assert declared.user_key is not None
         keys = key_codec(declared.name, StructType.fromJson(declared.user_key))
-        variable = _MapState(self._key, number, keys, self._values(declared), ttl_ms)
+        variable = _MapState(self._key, number, keys, self._values(declared, number), ttl_ms)
         names = StructType.fromJson(declared.schema).names
         variable._convert = partial(tuple.__new__, row_class(names))  # this one is a Row in Spark
+        self._made[declared.name] = ("map", variable)
         return variable
+
+
+def _declared_otherwise(kind: str, name: str) -> PySparkRuntimeError:
+    return PySparkRuntimeError(
+        f"Error initializing {kind} state: {name!r} was declared otherwise, or not at all, when "
+        "init() ran on the driver; init() must declare the same state variables everywhere"
+    )

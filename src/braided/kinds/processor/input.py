@@ -71,15 +71,29 @@ class PandasReader:
         self._names = program.input.names
         self._exact = program.exact_frames
         self._indexes: dict[int, pd.RangeIndex] = {}
+        self._rows_max = self._settings.rows_max
+        self._read_rows = self._read_bytes = 0
 
     def read(self, chunk: pa.RecordBatch) -> pd.DataFrame:
-        series = self._series(chunk.select(self._columns))
+        rows = chunk.select(self._columns)
+        self._measure(rows)
+        series = self._series(rows)
         if not self._exact:
             series = list(map(_widened, series))
         frame = pd.DataFrame(dict(enumerate(series)))
         frame.columns = pd.Index(self._names)
         _ = frame._mgr.blknos  # found out here once, and taken over by every part of the frame
         return frame
+
+    def _measure(self, rows: pa.RecordBatch) -> None:
+        """Spark's rule: the row that brings a frame to the limit is its last, where a row counts
+        as much as those that were read so far did on average.
+        """
+        self._read_rows += rows.num_rows
+        self._read_bytes += rows.nbytes
+        if self._read_bytes:
+            by_bytes = -(-self._settings.bytes_max * self._read_rows // self._read_bytes)
+            self._rows_max = min(self._settings.rows_max, max(1, by_bytes))
 
     def keys(self, columns: list[pa.Array]) -> list[tuple[Any, ...]]:
         names = [f"k{i}" for i in range(len(columns))]
@@ -102,20 +116,21 @@ class PandasReader:
         )
 
     def part(self, frame: pd.DataFrame, begin: int, end: int) -> Iterator[pd.DataFrame]:
-        most = self._settings.rows_max
+        most = self._rows_max
         if end - begin <= most:
             return iter((self._slice(frame, begin, end),))
         bounds = [*range(begin, end, most), end]
         return (self._slice(frame, b, e) for b, e in pairwise(bounds))
 
     def joined(self, parts: Iterator[tuple[pd.DataFrame, int, int]]) -> Iterator[pd.DataFrame]:
-        most, waiting, count = self._settings.rows_max, [], 0
+        waiting, count = [], 0
         for frame, begin, end in parts:
             while begin < end:
-                taken = min(end - begin, most - count)
+                # The limit may have sunk below what waits since, with a chunk of larger rows.
+                taken = min(end - begin, max(1, self._rows_max - count))
                 waiting.append(frame[begin : begin + taken])
                 begin, count = begin + taken, count + taken
-                if count == most:
+                if count >= self._rows_max:
                     yield self._concat(waiting)
                     waiting, count = [], 0
         if waiting:

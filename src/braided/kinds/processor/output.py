@@ -136,6 +136,8 @@ class PandasSettings:
     int_ext_dtype: bool
     rows_max: int
     """Rows in a frame that a processor is given."""
+    bytes_max: int
+    """Bytes of the rows in such a frame, by the size that rows have on average."""
 
 
 class FrameEncoder(_Encoder):

@@ -130,9 +130,20 @@ def _row_encoder(
                     break
             else:
                 return prefix + _encode(value)
-        return prefix + _encode(write(value))
+        return prefix + _encode(write(value if isinstance(value, dict) else _items(name, value)))
 
     return encode
+
+
+def _items(name: str, value: Any) -> tuple[Any, ...]:
+    """Spark takes whatever can be iterated for its items: a text for its characters."""
+    try:
+        return tuple(value)
+    except TypeError as error:
+        raise TypeError(
+            f"{error}: state {name!r} takes tuples, also where its schema has one field: "
+            f"({value!r:.80},)"
+        ) from None
 
 
 def _row_writer(name: str, schema: StructType, exact: bool = True) -> Convert:
@@ -153,7 +164,8 @@ def _row_writer(name: str, schema: StructType, exact: bool = True) -> Convert:
                 name,
                 schema,
                 "Input row doesn't have expected number of values required by the schema. "
-                f"{width} fields are required while {len(value)} values are provided.",
+                f"{width} fields are required while {len(value)} values are provided "
+                "(a text that is no tuple counts as its characters).",
             )
         made: list[Any] = []
         for field, writer, may_be_null, item in zip(fields, writers, nullable, value, strict=True):
@@ -204,7 +216,7 @@ def _writer(kind: DataType, where: str, exact: bool = True) -> Convert:
         return _strings
     for plain, python in _PLAIN.items():
         if isinstance(kind, plain):
-            return bytes if python is bytes else _only(python)
+            return _bytes if python is bytes else _only(python)
     if isinstance(kind, DecimalType):
         return _decimals(kind)
     if isinstance(kind, DateType):
@@ -242,6 +254,10 @@ def _expect(value: Any, kind: Any) -> Any:
 
 def _only(kind: type) -> Convert:
     return lambda value: _expect(value, kind)
+
+
+def _bytes(value: Any) -> bytes:
+    return bytes(_expect(value, bytes | bytearray))  # of a number it would make so many zeros
 
 
 def _integers(bound: int) -> Convert:

@@ -59,11 +59,11 @@ class ProcessorStep:
     schemas: Schemas
     broadcasts: tuple[Broadcast[Any], ...] = ()
     exact_frames: bool = False
-    event_time: str = ""
-    """The output column that has the event time of what comes after."""
+    time_column: str = ""
     initial: InitialRows | None = None
     """What it starts with, where the checkpoint has no state of it."""
     sides: tuple[StructType, ...] = ()
+    goes_by_class: bool = True
 
     @property
     def arriving(self) -> StructType:
@@ -91,7 +91,7 @@ class ProcessorStep:
 
     @property
     def late_output(self) -> Callable[[int], str] | None:
-        return late_filter(quoted(self.event_time)) if self.event_time else None
+        return late_filter(quoted(self.time_column)) if self.time_column else None
 
     @property
     def starts_with_state(self) -> bool:
@@ -119,7 +119,10 @@ class ProcessorStep:
         return None
 
     def named(self, name: str) -> KeyedStep:
-        return replace(self, name=name)
+        return replace(self, name=name, goes_by_class=False)
+
+    def as_kept(self, kept: OperatorMeta) -> KeyedStep:
+        return self
 
     def in_mode(self, mode: str, before_keyed: bool) -> KeyedStep:
         return self
@@ -149,7 +152,7 @@ class ProcessorStep:
             expires=any(variable.expires for variable in self.declared.variables),
             settings=self.settings,
             exact_frames=self.exact_frames,
-            event_time=names.index(self.event_time) if self.event_time else None,
+            event_time=names.index(self.time_column) if self.time_column else None,
         )
 
 
