@@ -388,8 +388,8 @@ def test_the_cache_never_runs_ahead_of_the_changelog(
         with pytest.raises(PowerCut):
             flow.task(host, {0: {b"ka": b"2"}, 1: {}})
     written = [name for name in flow.files.list("state") if "/1-" in name]
-    logs = [name for name in written if name.endswith(".log.arrow")]
-    snaps = [name for name in written if name.endswith(".snap.arrow")]
+    logs = [name for name in written if name.endswith(".log.run")]
+    snaps = [name for name in written if name.endswith(".snap.run")]
     assert (len(logs), len(snaps)) == (1, 0 if place == "snapshot" else 1)
     again = flow.task(host, {0: {}, 1: {}})
     assert again.hits == 2

@@ -17,7 +17,7 @@ import io
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -109,6 +109,18 @@ class Files:
                 return file.read_buffer()
         with open(self.local / name, "rb", buffering=0) as file:
             return pa.py_buffer(file.read())
+
+    def ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        """Parts of a file, each given by where it starts and its bytes; shorter at the file's end.
+
+        FileNotFoundError if there is none.
+        """
+        if self.local is None:
+            with self._store.open_input_file(self._in_store(name)) as stored:
+                size = stored.size()
+                return [stored.read_at(max(0, min(n, size - at)), at) for at, n in spans]
+        with open(self.local / name, "rb", buffering=0) as file:
+            return [pa.py_buffer(os.pread(file.fileno(), n, at)) for at, n in spans]
 
     def mapped(self, name: str) -> pa.Buffer:
         """As `read`, for large files: where they are local, without taking them into memory."""
