@@ -110,7 +110,7 @@ def test_a_newer_format_is_refused_as_such(flow: SmallFlow) -> None:
     body = b'{"format":%d,"batch":"in words"}' % (FORMAT + 1)
     envelope = module._Envelope(module._checksum("", body), "", msgspec.Raw(body))
     flow.files.create("manifests/00000000.json", msgspec.json.encode(envelope))
-    with pytest.raises(CheckpointVersionError, match=r"00000000.json has format 2"):
+    with pytest.raises(CheckpointVersionError, match=f"00000000.json has format {FORMAT + 1}"):
         flow.manifests.read(0)
 
 

@@ -24,7 +24,8 @@ from braided.query.outputs import Outputs
 from braided.query.plan import BatchFrames, FlowPlan
 from braided.query.progress import StepTimes
 from braided.query.version import Version
-from braided.store.history.manifest import CarryFile, OperatorMeta, Prepared
+from braided.store.history.manifest import CarryFile, OperatorMeta, Prepared, View
+from braided.store.history.shipped_chains import ChainPacker
 from braided.tasks.failure import from_worker, is_lost_worker
 from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ReportBox
@@ -58,6 +59,7 @@ class Processing:
         self._outputs = outputs
         self._box = box
         self._gate = gate
+        self._packers = {name: ChainPacker() for name in metas}
 
     def process(
         self, df: DataFrame, admitted: Admitted, before: Version, steps: StepTimes
@@ -73,6 +75,7 @@ class Processing:
             due=due_slots(self._flow, before.view, tables, times, initial),
             cut=admitted.cut,
             rehoused=_rehoused(before.tables, tables),
+            chains=self._chains(before.view, tables),
             initial={name: state.runs for name, state in initial.items()},
             failpoint=failpoints.armed(),
         )
@@ -109,6 +112,16 @@ class Processing:
             fed_back=fed_back,
             initial=initial,
         )
+
+    def _chains(self, view: View, tables: Mapping[str, RoutingTable]) -> dict[str, list[bytes]]:
+        """What the tasks need to open their slots, of the operators that have state."""
+        return {
+            name: self._packers[name].pack(
+                version.chains, tables[name].slots, tables[name].channels
+            )
+            for name, version in view.operators.items()
+            if name in tables
+        }
 
     def _run(
         self,

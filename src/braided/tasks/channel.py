@@ -16,7 +16,7 @@ import pyarrow as pa
 from braided import failpoints
 from braided.store.durable.files import Files
 from braided.store.history.manifest import CarryFile, OperatorVersion
-from braided.store.history.manifest_log import ManifestLog
+from braided.store.history.shipped_chains import unpack_chains
 from braided.store.slots.channel_state import ChannelState
 from braided.store.slots.lmdb_cache import Cache, host_directory
 from braided.store.slots.slot import SlotState
@@ -56,10 +56,11 @@ class Channel:
     def open(cls, spec: ChannelSpec, name: str, batch: BatchSpec, number: int) -> Self:
         """With the slots at the version before."""
         files = Files(spec.root)
-        view = ManifestLog(files).view_at(batch.batch - 1, spec.flow).operators.get(name)
-        if view is None:
-            runs = batch.initial.get(name, ())
-            view = OperatorVersion.empty(spec.meta).starting_with(runs)
+        view = OperatorVersion.empty(spec.meta)
+        if name in batch.chains:
+            view = view.with_chains(unpack_chains(batch.chains[name][number], spec.meta.slots))
+        else:
+            view = view.starting_with(batch.initial.get(name, ()))
         cache = Cache(host_directory(Path(spec.cache), spec.flow)) if spec.cache else None
         state = ChannelState(files, cache, name, view, spec.limits)
         return cls(spec, name, batch, number, state)

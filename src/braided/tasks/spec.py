@@ -42,6 +42,9 @@ class BatchSpec(msgspec.Struct, frozen=True):
     """Rows for each channel to process; the rest is carried."""
     rehoused: dict[str, dict[int, list[Rehousing]]] = {}
     """Keys that change slots, by operator and channel; the channel owns both slots."""
+    chains: dict[str, list[bytes]] = {}
+    """What the slots of each channel are made of, by operator, see `ChainPacker`; nothing of those
+    in their first batch."""
     initial: dict[str, tuple[RunFile, ...]] = {}
     """State that operators in their first batch start with."""
     failpoint: str = ""
