@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from braided.errors import CheckpointCorruptError
 from braided.store.history import chains as module
+from braided.store.history import shipped_chains as shipped_chains_module
 from braided.store.history.chains import AppliedRun, Chains
 from braided.store.history.manifest import (
     Manifest,
@@ -27,7 +28,12 @@ from braided.store.history.manifest import (
 )
 from braided.store.history.packed_runs import pack_runs, unpack_runs
 from braided.store.history.runs import RunFile, digest_of
-from braided.store.history.shipped_chains import ChainPacker, shipped_chains, unpack_chains
+from braided.store.history.shipped_chains import (
+    ChainPacker,
+    ship_chains,
+    shipped_chains,
+    unpack_chains,
+)
 from braided.store.history.slot_sets import encode_slots
 from braided.store.slots.channel_state import SnapshotLimits
 from braided.tasks.channel import Channel
@@ -165,7 +171,10 @@ def test_a_packed_run_of_a_slot_that_is_not_there_is_refused() -> None:
         View.empty().apply(Manifest("f", 3, True, "w", 0, 0, {"op": part}))
 
 
-def test_a_task_opens_its_slots_without_a_manifest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("long", [False, True])
+def test_a_task_opens_its_slots_without_a_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long: bool
+) -> None:
     flow = SmallFlow(tmp_path / "checkpoint")
     for number in range(6):
         flow.run(None, {slot: {b"ka": b"%d" % number} for slot in range(number, 6)})
@@ -176,6 +185,11 @@ def test_a_task_opens_its_slots_without_a_manifest(tmp_path: Path) -> None:
     spec = ChannelSpec(
         None, flow.meta, flow.flow, flow.files.root, str(tmp_path), SnapshotLimits(), 0, False
     )
+    if long:
+        packed = shipped[OPERATOR].packed
+        monkeypatch.setattr(shipped_chains_module, "_LONG_BYTES", 0)
+        shipped = {OPERATOR: ship_chains(flow.files, "state/sums/6-chains-a", packed)}
+        assert shipped[OPERATOR].file and not shipped[OPERATOR].packed
     batch = BatchSpec("t", flow.batch + 1, 0, 0, 0, {}, None, chains=shipped)
     decoded = BatchSpec.decode(batch.encode())
     assert decoded == batch
@@ -183,3 +197,18 @@ def test_a_task_opens_its_slots_without_a_manifest(tmp_path: Path) -> None:
         state = Channel.open(spec, OPERATOR, decoded, 0).state
         state.open_slots(range(6))
         assert {slot: dict(state.slot(slot).scan(b"")) for slot in range(6)} == expected
+    if long:
+        files = flow.files
+        data = bytearray(files.read("state/sums/6-chains-a").to_pybytes())
+        data[-1] ^= 1
+        for damaged, says in (
+            (bytes(data), "checksum"),
+            (b"", "checksum"),
+            (None, "can't be read"),
+        ):
+            if damaged is None:
+                files.delete(["state/sums/6-chains-a"])
+            else:
+                files.write("state/sums/6-chains-a", damaged)
+            with pytest.raises(CheckpointCorruptError, match=f"6-chains-a.*channel 0.*{says}"):
+                Channel.open(spec, OPERATOR, decoded, 0)

@@ -24,8 +24,9 @@ from braided.query.outputs import Outputs
 from braided.query.plan import BatchFrames, FlowPlan
 from braided.query.progress import StepTimes
 from braided.query.version import Version
+from braided.store.durable.files import Files
 from braided.store.history.manifest import CarryFile, OperatorMeta, Prepared, View
-from braided.store.history.shipped_chains import ChainPacker
+from braided.store.history.shipped_chains import ChainPacker, ShippedChains, ship_chains
 from braided.tasks.failure import from_worker, is_lost_worker
 from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ReportBox
@@ -60,6 +61,7 @@ class Processing:
         self._box = box
         self._gate = gate
         self._packers = {name: ChainPacker() for name in metas}
+        self._shipped: dict[str, ShippedChains] = {}
 
     def process(
         self, df: DataFrame, admitted: Admitted, before: Version, steps: StepTimes
@@ -75,7 +77,7 @@ class Processing:
             due=due_slots(self._flow, before.view, tables, times, initial),
             cut=admitted.cut,
             rehoused=_rehoused(before.tables, tables),
-            chains=self._chains(before.view, tables),
+            chains=self._chains(batch, before.view, tables),
             initial={name: state.runs for name, state in initial.items()},
             failpoint=failpoints.armed(),
         )
@@ -113,15 +115,20 @@ class Processing:
             initial=initial,
         )
 
-    def _chains(self, view: View, tables: Mapping[str, RoutingTable]) -> dict[str, list[bytes]]:
+    def _chains(
+        self, batch: int, view: View, tables: Mapping[str, RoutingTable]
+    ) -> dict[str, ShippedChains]:
         """What the tasks need to open their slots, of the operators that have state."""
-        return {
-            name: self._packers[name].pack(
-                version.chains, tables[name].slots, tables[name].channels
-            )
-            for name, version in view.operators.items()
-            if name in tables
-        }
+        files = Files(self._plan.location.root)
+        files.delete(shipped.file for shipped in self._shipped.values() if shipped.file)
+        self._shipped = {}
+        for name, version in view.operators.items():
+            if name in tables:
+                table = tables[name]
+                packed = self._packers[name].pack(version.chains, table.slots, table.channels)
+                path = f"state/{name}/{batch}-chains-{uuid.uuid4().hex[:12]}"
+                self._shipped[name] = ship_chains(files, path, packed)
+        return self._shipped
 
     def _run(
         self,

@@ -16,7 +16,6 @@ import pyarrow as pa
 from braided import failpoints
 from braided.store.durable.files import Files
 from braided.store.history.manifest import CarryFile, OperatorVersion
-from braided.store.history.shipped_chains import unpack_chains
 from braided.store.slots.channel_state import ChannelState
 from braided.store.slots.lmdb_cache import Cache, host_directory
 from braided.store.slots.slot import SlotState
@@ -58,7 +57,8 @@ class Channel:
         files = Files(spec.root)
         view = OperatorVersion.empty(spec.meta)
         if name in batch.chains:
-            view = view.with_chains(unpack_chains(batch.chains[name][number], spec.meta.slots))
+            shipped = batch.chains[name]
+            view = view.with_chains(shipped.chains(files, number, spec.meta.slots))
         else:
             view = view.starting_with(batch.initial.get(name, ()))
         cache = Cache(host_directory(Path(spec.cache), spec.flow)) if spec.cache else None
@@ -121,6 +121,9 @@ class Channel:
             snap=changes.snap,
             carry=carried,
             slots=slots,
+            keys_added=sum(slot.keys_added for slot in slots),
+            bytes_added=sum(slot.bytes_added for slot in slots),
+            has_timers=any(slot.due_ms is not None for slot in slots),
             rows_in=self.rows_in,
             rows_out=emitter.rows_out,
             keys_touched=keys_touched,

@@ -274,6 +274,10 @@ class View:
                 f"manifest of batch {manifest.batch} does not continue batch {self.batch}: "
                 + "; ".join(reasons)
             )
+        return self.followed_by(manifest)
+
+    def followed_by(self, manifest: Manifest) -> View:
+        """The view after a manifest that has no `problems`."""
         fresh = self.batch < 0
         operators = dict(self.operators)
         for name, part in manifest.operators.items():

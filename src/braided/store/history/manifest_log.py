@@ -114,6 +114,7 @@ class ManifestLog:
         name = _name(manifest.batch)
         data = msgspec.json.encode(envelope)
         if self._files.create(name, data) or self._files.read(name).to_pybytes() == data:
+            self._remember(_Remembered(before.followed_by(manifest), envelope.checksum))
             return
         other = self.read(manifest.batch)
         raise FencedError(
@@ -163,12 +164,16 @@ class ManifestLog:
                 f"{self._files.path(_name(batch))} belongs to flow {now.view.flow}, not to {flow}: "
                 f"the checkpoint is another query's, or was replaced while the query ran"
             )
+        self._remember(now)
+        return now
+
+    def _remember(self, now: _Remembered) -> None:
+        key = (self._files.root, now.view.flow)
         with _lock:
             _remembered[key] = now
             _remembered.move_to_end(key)
             while len(_remembered) > _VIEWS_REMEMBERED:
                 _remembered.popitem(last=False)
-        return now
 
     def _before(self, manifest: Manifest) -> _Remembered:
         """What a manifest follows. A flow may start at any batch where nothing is there yet."""
