@@ -30,6 +30,7 @@ T = TypeVar("T")
 _Numbers = npt.NDArray[np.int32]
 
 _FEW = 256  # so many runs are not worth a look at which of them are needed
+_TOGETHER = 4096  # runs that are applied at a time
 _NOTHING_REPLACED: Mapping[int, str] = {}
 
 
@@ -81,17 +82,21 @@ class Chains:
 
     def apply(self, runs: Iterable[AppliedRun]) -> Chains:
         """The chains after some more runs. What a snapshot replaces is as the runs say it."""
-        applied = list(self.runs)
+        new = list(runs)
+        applied = [*self.runs, *new]
         heads, starts, lengths = self._heads.copy(), self._starts.copy(), self._lengths.copy()
-        for run in runs:
-            at, slots = len(applied), run.slots
-            if run.run.snapshot:
-                starts[slots] = at
-                lengths[slots] = 1
-            else:
-                lengths[slots] += 1
-            heads[slots] = at
-            applied.append(run)
+        for first in range(0, len(new), _TOGETHER):
+            part = new[first : first + _TOGETHER]
+            counts = [len(run.slots) for run in part]
+            slots = np.concatenate([run.slots for run in part])
+            begin = len(self.runs) + first
+            at = np.repeat(np.arange(begin, begin + len(part), dtype=np.int32), counts)
+            restarts = np.repeat([run.run.snapshot for run in part], counts)
+            heads[slots] = at  # of a slot that is there several times, the last counts
+            starts[slots[restarts]] = at[restarts]
+            lengths[slots[restarts]] = 0
+            needed = slots[at >= starts[slots]]
+            lengths += np.bincount(needed, minlength=len(lengths)).astype(np.int32)
         after = Chains(applied, heads, starts, lengths, self._look_from)
         return after._shortened() if len(applied) > self._look_from else after
 

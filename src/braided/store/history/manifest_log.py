@@ -4,8 +4,8 @@ Each file holds the manifest, its checksum, and the checksum of the manifest bef
 finds damage. The second makes the register a chain, so that a process that still remembers one
 history (the checkpoint was restored from a copy meanwhile) notices that the files tell another.
 
-Every task of every batch asks for the view at the last batch. A process keeps the view it was last
-asked for and reads only what came after: one small file in steady state.
+Tasks are told what they need and read no manifest. The driver asks for the view at every batch: it
+keeps the view it was last asked for, or has written, and applies only what came after.
 """
 
 from __future__ import annotations

@@ -255,12 +255,14 @@ class Opener:
                 if slot not in targets:
                     continue
                 target = targets[slot]
+                rows = len(target.new)
                 target.new.update(zip(suffixes, values, strict=True))
+                rows = len(target.new) - rows
                 size = size_of(suffixes, values)
                 self.tally.bytes_caught_up += size
                 if not run.snapshot:
                     target.log_bytes += size
-                yield size + _HELD_BYTES_PER_ROW * len(suffixes)
+                yield size + _HELD_BYTES_PER_ROW * rows
             for slot in slots & targets.keys():
                 targets[slot].reached = run.digest
 
