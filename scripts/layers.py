@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, str] = {
     "testing": "errors failpoints store control operator spark tasks flow kinds query api",
     FACE: "errors release operator dict_functions api testing",
     "workloads": "operator",
-    "bench": f"errors control sim operator spark {PACKAGE}",
+    "bench": f"errors store control sim operator spark tasks query {PACKAGE}",
     "cli": "errors store control sim spark kinds inspect api import_state workloads bench"
     f" {PACKAGE}",
 }

@@ -22,6 +22,7 @@ from braided.store.codec_names import COLUMNS
 from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.manifest_log import ManifestLog
+from braided.store.history.shipped_chains import shipped_chains
 from braided.store.slots.channel_state import SnapshotLimits
 from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
@@ -81,6 +82,7 @@ class Flow:
             late_watermark_ms=_ms(self.watermark_s),
             due={"agg": {0: due}},
             cut=None,
+            chains=shipped_chains(self.view.operators),
         )
         place = AggregateSpec(
             self.program,
@@ -217,7 +219,7 @@ def test_records_of_a_window_share_one_timer(tmp_path: Path) -> None:
             False,
         ),
         "agg",
-        BatchSpec("t", 1, 0, 0, 0, {}, None),
+        BatchSpec("t", 1, 0, 0, 0, {}, None, chains=shipped_chains(flow.view.operators)),
         0,
     ).state
     timers = [place for slot in range(SLOTS) for place, _ in state.slot(slot).scan(b"t")]

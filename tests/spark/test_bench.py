@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from braided.bench import agg, floor, processor, rescale, skew, state_size, stateful, surge
+from braided.bench import (
+    agg,
+    floor,
+    many_slots,
+    processor,
+    rescale,
+    skew,
+    state_size,
+    stateful,
+    surge,
+)
 from braided.bench.processors import PROCESSORS
 from braided.bench.session import NATIVE, Arena, InputFiles, touched_keys
 from braided.bench.totals import last_per_key, same_rows
@@ -139,6 +149,14 @@ def test_state_size_counts_what_is_written_for_the_keys_touched(place: Arena) ->
     few, many = result["touched"]
     assert few["durable_bytes"] > few["changelog_bytes"] > 0
     assert many["changelog_bytes"] > few["changelog_bytes"]
+
+
+def test_slots_cost_a_worker_and_a_manifest_little() -> None:
+    plan = many_slots.SlotsPlan(slots=(64, 512), channels=4, last=64, keys=2000)
+    few, many = many_slots.measure_slots(plan, silent)
+    assert (few["slots"], many["slots"], few["commit_ratio"]) == (64, 512, 1.0)
+    assert 0 < few["manifest_mb"] < many["manifest_mb"] < 1
+    assert many["load_s"] > 0 and many["worker_mb"] < 20
 
 
 def test_a_difference_in_one_row_is_not_identical(spark: SparkSession) -> None:

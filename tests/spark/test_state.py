@@ -175,7 +175,7 @@ def test_a_version_that_is_removed_while_it_is_read_is_told_from_damage(lab: Lab
     assert isinstance(error, StateNotFoundError)
     assert "the state of batch 1 is not retained" in str(error)
     assert new.count() == 6
-    for path in (lab.checkpoint / "braided/state").rglob("*.arrow"):
+    for path in (lab.checkpoint / "braided/state").rglob("*.run"):
         path.unlink()
     with pytest.raises(PySparkException) as raised:
         new.collect()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +14,10 @@ from hypothesis import strategies as st
 from braided import failpoints
 from braided.errors import CheckpointCorruptError
 from braided.store.history import manifest_log as manifests
+from braided.store.history import run_blocks
 from braided.store.history.runs import read_run, slots_of
 from braided.store.slots import catch_up as opening
-from braided.store.slots.cache_port import MemoryCache, SlotCache
+from braided.store.slots.cache_port import MemoryCache, SlotCache, address_of
 from braided.store.slots.channel_state import ChannelState, SnapshotLimits
 from braided.store.slots.diff import changes_of
 from braided.store.slots.lmdb_cache import Cache
@@ -340,6 +343,50 @@ def test_a_large_slot_is_passed_on_to_the_cache_in_parts(
     assert flow.task(host, {0: {}, 2: {}}).hits == 2
 
 
+def test_a_slot_that_was_half_read_when_its_task_died_is_read_anew(
+    flow: SmallFlow, new_host: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "_HELD_BYTES", 1)
+    monkeypatch.setattr(run_blocks, "_BLOCK_BYTES", 30)
+    flow.run(None, {0: {b"k%d" % number: b"x" * 10 for number in range(9)}, 1: {b"ka": b"1"}})
+    host = new_host()
+    parts = iter(range(3))
+
+    def dying(files, run, wanted):  # type: ignore[no-untyped-def]
+        for part in read_run(files, run, wanted):
+            if next(parts, None) is None:
+                raise PowerCut
+            yield part
+
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "read_run", dying)
+        with pytest.raises(PowerCut):
+            flow.open(host).open_slots([0, 1])
+    [half] = host.read([address_of(0, 0)]).values()
+    assert 0 < half.tag.keys < 9  # some of it is there, and says that it is no version
+    after = flow.task(host, {0: {}, 1: {}})
+    assert (after.hits, after.rebuilt) == (0, 2)
+    assert flow.contents(host) == flow.contents(None)
+    assert flow.task(host, {0: {}, 1: {}}).hits == 2
+
+
+def test_a_slot_larger_than_memory_is_rebuilt_and_snapshotted_in_parts(
+    flow: SmallFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "_HELD_BYTES", 2 << 20)
+    flow.run(None, {3: {b"k%06d" % number: os.urandom(2000) for number in range(15_000)}})
+    flow.limits = SnapshotLimits(snapshot_min_bytes=1, snapshot_factor=0.1)
+    tracemalloc.start()
+    try:
+        changes = flow.task(Cache(tmp_path / "host", MAP), {3: {b"ka": b"1"}})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert changes.rebuilt == 1 and changes.snap is not None
+    assert changes.snap.bytes > 30_000_000
+    assert peak < 20 << 20, peak
+
+
 def test_tags_do_not_tell_how_a_slot_came_to_its_version(
     flow: SmallFlow, new_host: MakeHost
 ) -> None:
@@ -388,8 +435,8 @@ def test_the_cache_never_runs_ahead_of_the_changelog(
         with pytest.raises(PowerCut):
             flow.task(host, {0: {b"ka": b"2"}, 1: {}})
     written = [name for name in flow.files.list("state") if "/1-" in name]
-    logs = [name for name in written if name.endswith(".log.arrow")]
-    snaps = [name for name in written if name.endswith(".snap.arrow")]
+    logs = [name for name in written if name.endswith(".log.run")]
+    snaps = [name for name in written if name.endswith(".snap.run")]
     assert (len(logs), len(snaps)) == (1, 0 if place == "snapshot" else 1)
     again = flow.task(host, {0: {}, 1: {}})
     assert again.hits == 2

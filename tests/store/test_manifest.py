@@ -21,15 +21,16 @@ from braided.store.history.manifest import (
     problems,
     to_full,
 )
-from braided.store.history.runs import RunFile, bitmap_of
+from braided.store.history.runs import RunFile
+from braided.store.history.slot_sets import encode_slots
 
 SLOTS = 5
 META = OperatorMeta(ordinal=0, slots=SLOTS, key="", state="", codec="1")
 
 
 def run(batch: int, kind: str, slots, tail: str = "a") -> RunFile:
-    name = f"state/op/{batch}-0-{tail}.{kind}.arrow"
-    return RunFile(name, f"{batch}{kind}{tail}", 1, bitmap_of(slots))
+    name = f"state/op/{batch}-0-{tail}.{kind}.run"
+    return RunFile(name, f"{batch}{kind}{tail}", 1, encode_slots(slots))
 
 
 def part(*runs: RunFile, first: bool = False, **more) -> OperatorPart:

@@ -3,7 +3,8 @@
 A benchmark is a module with a one-line docstring, which `braided bench --help` shows, and
 `run(quick: bool, progress: Callable[[str], None]) -> dict`, whose result is plain values. Modules
 are named and not imported, so that asking for help does not start Spark. They use Braided as a user
-does, but for those of the controller, which run `control` and `sim`.
+does, but for those of the controller, which run `control` and `sim`, and `many_slots.py`, which
+commits reports of tasks that never ran.
 """
 
 __all__ = ["BENCHES"]

@@ -4,18 +4,20 @@ One query whose state is loaded to each size with large batches, then measured. 
 a batch touches are spread over all there are. `ratio` is the median batch time at the largest size
 over that at the smallest. Durable bytes are what is written for a batch: by the engine's own count,
 and as the sizes of the files. `touched` shows them for other numbers of keys, at the largest size.
+`by_slots` is what the driver and a worker pay for slots, of which there may be many thousand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import braided
+from braided.bench.many_slots import SlotsPlan, measure_slots
 from braided.bench.session import (
     TOTALS,
     Arena,
@@ -41,10 +43,17 @@ class Plan:
     warm: int = 5
     batches: int = 20
     load_rows: int = 500_000
+    slots: SlotsPlan = field(default_factory=SlotsPlan)
 
 
 _FULL = Plan()
-_QUICK = Plan(sizes=(10_000, 100_000, 1_000_000), warm=4, batches=10, load_rows=250_000)
+_QUICK = Plan(
+    sizes=(10_000, 100_000, 1_000_000),
+    warm=4,
+    batches=10,
+    load_rows=250_000,
+    slots=SlotsPlan(last=96),
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,10 @@ class _Phase:
 
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
     with arena("state-size") as place:
-        return {**measure(place, _QUICK if quick else _FULL, progress), "quick": quick}
+        plan = _QUICK if quick else _FULL
+        result = measure(place, plan, progress)
+    progress("measuring what slots cost")
+    return {**result, "by_slots": measure_slots(plan.slots, progress), "quick": quick}
 
 
 def measure(place: Arena, plan: Plan, progress: Progress) -> dict[str, Any]:
@@ -116,7 +128,7 @@ def _lay_out(inputs: InputFiles, plan: Plan) -> list[_Phase]:
 def _file_bytes(root: Path) -> dict[int, int]:
     """What lies in the checkpoint, by the batch that wrote it."""
     found: dict[int, int] = {}
-    paths = [*(root / "state").rglob("*.arrow"), *(root / "manifests").glob("*.json")]
+    paths = [*(root / "state").rglob("*.run"), *(root / "manifests").glob("*.json")]
     for path in paths:
         batch = int(path.name.split("-")[0].split(".")[0])
         found[batch] = found.get(batch, 0) + path.stat().st_size

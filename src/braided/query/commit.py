@@ -107,13 +107,15 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
     stored = stored_table(table) if changed else None
     snaps = [report.snap for report in reports if report.snap is not None]
     logs = [report.log for report in reports if report.log is not None]
-    slots = [slot for report in reports for slot in report.slots]
     # State that it starts with comes before all that the batch did to it.
     start = outcome.initial.get(name, FirstState())
     known = start.due if before is None else before.due
     keys, size = (start.keys, start.bytes) if before is None else (before.keys, before.bytes)
     due: dict[int, int | None] = {**start.due}
-    due |= {s.slot: s.due_ms for s in slots if s.due_ms != known.get(s.slot)}
+    for report in reports:
+        # Slots may be many thousand, and have no timers most of the time.
+        if report.has_timers or known:
+            due |= {s.slot: s.due_ms for s in report.slots if s.due_ms != known.get(s.slot)}
     return OperatorPart(
         channels=table.channels,
         meta=outcome.metas[name] if before is None or before.meta != outcome.metas[name] else None,
@@ -122,7 +124,7 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
         runs=(*start.runs, *snaps, *logs),
         new=len(start.runs) + len(snaps) + len(logs),
         due=due,
-        keys=keys + sum(s.keys_added for s in slots),
-        bytes=size + sum(s.bytes_added for s in slots),
+        keys=keys + sum(report.keys_added for report in reports),
+        bytes=size + sum(report.bytes_added for report in reports),
         pins=None if stored is None else stored.pins,
     )

@@ -24,7 +24,8 @@ from braided.query.outputs import Outputs
 from braided.query.plan import BatchFrames, FlowPlan
 from braided.query.progress import StepTimes
 from braided.query.version import Version
-from braided.store.history.manifest import CarryFile, OperatorMeta, Prepared
+from braided.store.history.manifest import CarryFile, OperatorMeta, Prepared, View
+from braided.store.history.shipped_chains import ChainPacker, ShippedChains, ship_chains
 from braided.tasks.failure import from_worker, is_lost_worker
 from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ReportBox
@@ -58,6 +59,8 @@ class Processing:
         self._outputs = outputs
         self._box = box
         self._gate = gate
+        self._packers = {name: ChainPacker() for name in metas}
+        self._shipped: dict[str, ShippedChains] = {}
 
     def process(
         self, df: DataFrame, admitted: Admitted, before: Version, steps: StepTimes
@@ -73,6 +76,7 @@ class Processing:
             due=due_slots(self._flow, before.view, tables, times, initial),
             cut=admitted.cut,
             rehoused=_rehoused(before.tables, tables),
+            chains=self._chains(batch, before.view, tables),
             initial={name: state.runs for name, state in initial.items()},
             failpoint=failpoints.armed(),
         )
@@ -109,6 +113,21 @@ class Processing:
             fed_back=fed_back,
             initial=initial,
         )
+
+    def _chains(
+        self, batch: int, view: View, tables: Mapping[str, RoutingTable]
+    ) -> dict[str, ShippedChains]:
+        """What the tasks need to open their slots, of the operators that have state."""
+        files = self._plan.location.store
+        files.delete(shipped.file for shipped in self._shipped.values() if shipped.file)
+        self._shipped = {}
+        for name, version in view.operators.items():
+            if name in tables:
+                table = tables[name]
+                packed = self._packers[name].pack(version.chains, table.slots, table.channels)
+                path = f"state/{name}/{batch}-chains-{uuid.uuid4().hex[:12]}"
+                self._shipped[name] = ship_chains(files, path, packed)
+        return self._shipped
 
     def close(self) -> None:
         """No batch comes any more, and no report is waited for."""

@@ -16,7 +16,6 @@ import pyarrow as pa
 from braided import failpoints
 from braided.spark.worker_process import local_directory
 from braided.store.history.manifest import CarryFile, OperatorVersion
-from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.cache_port import SlotCache
 from braided.store.slots.channel_state import ChannelState, Traits
 from braided.store.slots.host_cache import open_host_cache
@@ -58,12 +57,13 @@ class Channel:
     @classmethod
     def open(cls, spec: ChannelSpec, name: str, batch: BatchSpec, number: int) -> Self:
         """With the slots at the version before."""
-        files = spec.store
-        view = ManifestLog(files).view_at(batch.batch - 1, spec.flow).operators.get(name)
-        if view is None:
-            runs = batch.initial.get(name, ())
-            view = OperatorVersion.empty(spec.meta).starting_with(runs)
-        state = ChannelState(files, _cache_of(spec), name, view, spec.limits)
+        store, view = spec.store, OperatorVersion.empty(spec.meta)
+        if name in batch.chains:
+            shipped = batch.chains[name]
+            view = view.with_chains(shipped.chains(store, number, spec.meta.slots))
+        else:
+            view = view.starting_with(batch.initial.get(name, ()))
+        state = ChannelState(store, _cache_of(spec), name, view, spec.limits)
         return cls(spec, name, batch, number, state)
 
     def chunks_with_rows(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -131,6 +131,9 @@ class Channel:
             snap=changes.snap,
             carry=carried,
             slots=slots,
+            keys_added=sum(slot.keys_added for slot in slots),
+            bytes_added=sum(slot.bytes_added for slot in slots),
+            has_timers=any(slot.due_ms is not None for slot in slots),
             rows_in=self.rows_in,
             rows_out=emitter.rows_out,
             keys_touched=keys_touched,

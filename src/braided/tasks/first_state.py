@@ -15,14 +15,15 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from braided.store.durable.store import Store
+from braided.store.history.run_blocks import size_of
 from braided.store.history.runs import RunFile, write_snapshot
-from braided.store.slots.diff import size_of
 from braided.store.slots.layout import count_records, is_timer, timer_ms
 
 __all__ = ["RUN_SCHEMA", "FirstState", "first_state_of", "write_slots"]
 
 RUN_SCHEMA = (
-    "name string, digest string, bytes long, slots string, keys long, size long, due string"
+    "name string, digest string, bytes long, slots string, footer long, "
+    "keys long, size long, due string"
 )
 
 
@@ -46,8 +47,8 @@ def write_slots(store: Store, path: str, slots: dict[int, dict[bytes, bytes]]) -
     }
     keys = sum(count_records(suffixes) for _, suffixes, _ in contents)
     size = sum(size_of(suffixes, values) for _, suffixes, values in contents)
-    row = [run.name, run.digest, run.bytes, run.slots, keys, size, json.dumps(due)]
-    names = ["name", "digest", "bytes", "slots", "keys", "size", "due"]
+    row = [run.name, run.digest, run.bytes, run.slots, run.footer, keys, size, json.dumps(due)]
+    names = ["name", "digest", "bytes", "slots", "footer", "keys", "size", "due"]
     return pa.RecordBatch.from_arrays([pa.array([value]) for value in row], names=names)
 
 
@@ -60,7 +61,7 @@ def first_state_of(rows: list[Row]) -> FirstState:
     """What the tasks of such a job have written, from the rows that they gave."""
     due = {int(slot): ms for row in rows for slot, ms in json.loads(row.due).items()}
     return FirstState(
-        tuple(RunFile(row.name, row.digest, row.bytes, row.slots) for row in rows),
+        tuple(RunFile(row.name, row.digest, row.bytes, row.slots, row.footer) for row in rows),
         sum(row["keys"] for row in rows),
         sum(row.size for row in rows),
         due,

@@ -50,6 +50,11 @@ class ChannelReport(msgspec.Struct, frozen=True):
     snap: RunFile | None
     carry: CarryFile | None
     slots: tuple[SlotReport, ...]
+    keys_added: int
+    """In all of them; so the driver need not go through them to commit."""
+    bytes_added: int
+    has_timers: bool
+    """Whether one of them has a timer."""
     rows_in: int
     rows_out: int
     keys_touched: int

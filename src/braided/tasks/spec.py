@@ -10,6 +10,7 @@ import msgspec
 from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
+from braided.store.history.shipped_chains import ShippedChains
 from braided.store.slots.channel_state import SnapshotLimits
 from braided.tasks.packing import PackedProgram
 from braided.tasks.state_location import CacheSetting
@@ -44,6 +45,8 @@ class BatchSpec(msgspec.Struct, frozen=True):
     """Rows for each channel to process; the rest is carried."""
     rehoused: dict[str, dict[int, list[Rehousing]]] = {}
     """Keys that change slots, by operator and channel; the channel owns both slots."""
+    chains: dict[str, ShippedChains] = {}
+    """What the slots of each channel are made of, by operator; none for one in its first batch."""
     initial: dict[str, tuple[RunFile, ...]] = {}
     """State that operators in their first batch start with."""
     failpoint: str = ""

@@ -37,6 +37,7 @@ from braided.store.codec_names import RECORDS
 from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta, View
 from braided.store.history.manifest_log import ManifestLog
+from braided.store.history.shipped_chains import shipped_chains
 from braided.store.slots.channel_state import ChannelState, SnapshotLimits
 from braided.store.slots.layout import record_suffix, unwrap
 from braided.tasks.outcome import Outcome
@@ -209,6 +210,7 @@ class OperatorHarness:
             late_watermark_ms=self._watermark_ms,
             due={self._name: {0: due}},
             cut=None,
+            chains=shipped_chains({self._name: known} if known else {}),
         )
         spec = TaskSpec(
             program=self._packed,

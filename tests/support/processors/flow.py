@@ -23,6 +23,7 @@ from braided.query.commit import manifest_of
 from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.manifest_log import ManifestLog
+from braided.store.history.shipped_chains import shipped_chains
 from braided.store.slots.channel_state import ChannelState, SnapshotLimits
 from braided.store.slots.key_codec import KeyCodec
 from braided.tasks.channel import Channel
@@ -130,6 +131,7 @@ class ProcessorFlow:
             due={NAME: {0: due}},
             cut=None,
             rehoused={NAME: {0: self._moves}},
+            chains=shipped_chains(self.view.operators),
         )
         spec = TaskSpec(
             program=PackedProgram(b"", ""),

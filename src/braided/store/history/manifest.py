@@ -1,32 +1,31 @@
 """What a batch made true: the manifest's values, and the view that follows from applying them.
 
 A manifest is one record of a versioned register. Applying manifest v to the view at v-1 gives the
-view at v; it is a pure function that either gives a new view or raises, and it touches only the
-slots that the manifest touches.
+view at v; it is a pure function that either gives a new view or raises, and it costs what the
+manifest says, not what there is.
 
-State is a chain of runs per slot. `OperatorPart.runs` is one ordered list, read by one rule:
-
-    a snapshot run restarts the chain of each of its slots;
-    a changelog run is appended to the chain of each of its slots.
-
-A delta lists the runs of its own batch, snapshots first. A full manifest lists every live run, in
-the order in which they were first applied, and says how many at the end are its own (`new`), so
-that a reader who has v-1 applies just those, and one who has nothing applies them all. Dead slots
-inside a live run do no harm: the run that restarted them is live itself and comes later.
+State is a chain of runs per slot (`chains.py`). A delta lists the runs of its own batch, snapshots
+first. A full manifest lists every other live run too, in the order in which they were first
+applied: before its own, packed (`packed_runs.py`), so that a reader who has v-1 applies just its
+own, and one who has nothing applies them all. In format 1 they stood at the beginning of `runs`,
+and `new` says how many at the end are the batch's own. Dead slots inside a live run do no harm: the
+run that restarted them is live itself and comes later.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from braided.errors import CheckpointCorruptError
-from braided.store.history.runs import RunFile, slots_of
+from braided.store.history.chains import AppliedRun, Chains, Link
+from braided.store.history.packed_runs import pack_runs, unpack_runs
+from braided.store.history.runs import RunFile
+from braided.store.history.slot_sets import decode_slots
 
 __all__ = [
     "FORMAT",
@@ -47,8 +46,8 @@ __all__ = [
 ]
 
 FORMAT = 2
-"""The newest format that this Braided reads. Manifests that name lists of dead files have it: who
-does not know lists would take the files in them for garbage. All others have format 1.
+"""The newest format that this Braided reads, and the one it writes. Since 2, runs have an index,
+full manifests pack what is older, and many dead files are named in lists; 1 is read too.
 """
 
 Table = npt.NDArray[np.int32]
@@ -95,6 +94,7 @@ class OperatorPart(msgspec.Struct, frozen=True):
     keys: int = 0  # in all slots, after the batch
     bytes: int = 0  # likewise
     pins: tuple[PinnedKey, ...] | None = None  # None in a delta: as before
+    older: str = ""  # in a full manifest the live runs of batches before, see pack_runs
 
 
 class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -149,28 +149,16 @@ class Manifest(msgspec.Struct, frozen=True):
     extra: dict[str, str] = {}
     offsets: str = ""
     """What Spark wrote of the batch before it ran: its times, and where its sources were."""
-    format: int = 1
+    format: int = FORMAT
     dead_lists: tuple[DeadList, ...] = ()  # in a full manifest all that there are; in a delta none
-
-
-class Link(NamedTuple):
-    """A run in the chain of a slot. Chains are linked from the newest run back: a batch adds one
-    link to each slot it touches, and views of neighbouring batches share the rest."""
-
-    run: RunFile
-    before: Link | None
-    length: int
-    order: int
-    replaced: str | None  # the version whose content a snapshot repeats, where that is known
 
 
 class OperatorVersion:
     """An operator at a batch. Immutable."""
 
     __slots__ = (
-        "_links",
-        "_order",
         "bytes",
+        "chains",
         "channels",
         "due",
         "epoch",
@@ -186,8 +174,7 @@ class OperatorVersion:
         channels: int,
         table: Table,
         epoch: int,
-        links: list[Link | None],
-        order: int,
+        chains: Chains,
         due: dict[int, int],
         keys: int,
         bytes: int,
@@ -201,45 +188,43 @@ class OperatorVersion:
         self.due = due
         self.keys = keys
         self.bytes = bytes
-        self._links = links
-        self._order = order
+        self.chains = chains
 
     @classmethod
     def empty(cls, meta: OperatorMeta) -> OperatorVersion:
         """An operator before its first batch, on one channel."""
         table = np.zeros(meta.slots, dtype=np.int32)
-        return cls(meta, 1, table, 0, [None] * meta.slots, 0, {}, 0, 0)
+        return cls(meta, 1, table, 0, Chains.empty(meta.slots), {}, 0, 0)
 
     def starting_with(self, runs: tuple[RunFile, ...]) -> OperatorVersion:
         """The operator with state that its first batch builds on and will name."""
         return self.apply(OperatorPart(self.channels, runs=runs, new=len(runs)), False, False)
 
-    def links(self, slot: int) -> Iterator[Link]:
-        """The chain of a slot, newest first."""
-        link = self._links[slot]
-        while link is not None:
-            yield link
-            link = link.before
+    def with_chains(self, chains: Chains) -> OperatorVersion:
+        """What a task has to know of the operator: how its slots are made up."""
+        return OperatorVersion(
+            self.meta, self.channels, self.table, self.epoch, chains, {}, 0, 0, self.pins
+        )
+
+    def links(self, slots: Iterable[int]) -> dict[int, list[Link]]:
+        """The chains of slots, newest run first."""
+        return self.chains.links(slots)
 
     def chain(self, slot: int) -> tuple[RunFile, ...]:
         """The runs that make up a slot, oldest first."""
-        return tuple(link.run for link in self.links(slot))[::-1]
+        return tuple(link.run for link in self.chains.links([slot])[slot])[::-1]
 
     def head(self, slot: int) -> str:
         """The digest of the newest run of a slot: the name of its version. Empty for no runs."""
-        link = self._links[slot]
-        return "" if link is None else link.run.digest
+        return self.chains.head(slot)
 
     def length(self, slot: int) -> int:
         """How many runs make up a slot."""
-        link = self._links[slot]
-        return 0 if link is None else link.length
+        return self.chains.length(slot)
 
     def live_runs(self) -> list[RunFile]:
         """Every run that some slot needs, in an order that keeps each chain's."""
-        slots = range(self.meta.slots)
-        live = {link.order: link.run for slot in slots for link in self.links(slot)}
-        return [live[order] for order in sorted(live)]
+        return [run for run, _, _ in self.chains.live()]
 
     def live_files(self) -> set[str]:
         """The names of the runs that some slot needs."""
@@ -250,21 +235,14 @@ class OperatorVersion:
 
         `fresh` when this view knows nothing yet and a full part has to tell all.
         """
-        links = list(self._links)
-        order = self._order
-        for run in part.runs if fresh else part.runs[len(part.runs) - part.new :]:
-            restart = run.snapshot
-            for slot in slots_of(run):
-                before = links[slot]
-                if restart:
-                    # In a full list the run before may be missing here: some of a chain that
-                    # was restarted is dead, and not listed.
-                    replaced = None if fresh or before is None else before.run.digest
-                    links[slot] = Link(run, None, 1, order, replaced)
-                else:
-                    length = 1 if before is None else before.length + 1
-                    links[slot] = Link(run, before, length, order, None)
-            order += 1
+        if fresh:
+            # What the snapshots replaced is not known: the runs before them may be dead, and then
+            # they are not listed.
+            older = _older_runs(part, self.meta)
+            own = [AppliedRun(run, decode_slots(run.slots)) for run in part.runs]
+            chains = self.chains.apply([*older, *own])
+        else:
+            chains = self.chains.following(part.runs[len(part.runs) - part.new :])
         due = {} if full else dict(self.due)
         for slot, ms in part.due.items():
             if ms is None:
@@ -275,7 +253,7 @@ class OperatorVersion:
         table = self.table if part.table is None else decode_table(part.table, meta.slots)
         pins = self.pins if part.pins is None else part.pins
         return OperatorVersion(
-            meta, part.channels, table, part.epoch, links, order, due, part.keys, part.bytes, pins
+            meta, part.channels, table, part.epoch, chains, due, part.keys, part.bytes, pins
         )
 
 
@@ -313,6 +291,10 @@ class View:
                 f"manifest of batch {manifest.batch} does not continue batch {self.batch}: "
                 + "; ".join(reasons)
             )
+        return self.followed_by(manifest)
+
+    def followed_by(self, manifest: Manifest) -> View:
+        """The view after a manifest that has no `problems`."""
         fresh = self.batch < 0
         operators = dict(self.operators)
         for name, part in manifest.operators.items():
@@ -349,17 +331,20 @@ def to_full(view: View, delta: Manifest) -> Manifest:
     source = msgspec.structs.replace(delta, full=True) if view.batch < 0 else delta
     for name, after in view.apply(source).operators.items():
         part = delta.operators.get(name)
+        own = () if part is None else part.runs[len(part.runs) - part.new :]
+        live = after.chains.live()
         operators[name] = OperatorPart(
             channels=after.channels,
             meta=after.meta,
             table=encode_table(after.table),
             epoch=after.epoch,
-            runs=tuple(after.live_runs()),
-            new=0 if part is None else part.new,
+            runs=own,
+            new=len(own),
             due=dict(after.due),
             keys=after.keys,
             bytes=after.bytes,
             pins=after.pins,
+            older=_packed(live[: len(live) - len(own)], after.table),
         )
     return msgspec.structs.replace(
         delta,
@@ -367,8 +352,19 @@ def to_full(view: View, delta: Manifest) -> Manifest:
         operators=operators,
         dead=(*view.dead, *delta.dead),
         dead_lists=view.dead_lists,
-        format=FORMAT if view.dead_lists else delta.format,
     )
+
+
+def _packed(runs: list[AppliedRun], table: Table) -> str:
+    return pack_runs(runs, table) if runs else ""
+
+
+def _older_runs(part: OperatorPart, meta: OperatorMeta) -> list[AppliedRun]:
+    """What a full part says of the batches before its own."""
+    runs = unpack_runs(part.older) if part.older else []
+    if any(not run.slots.size or run.slots[-1] >= meta.slots for run in runs):
+        raise CheckpointCorruptError("a full manifest lists a run of a slot that is not there")
+    return runs
 
 
 def problems(view: View, manifest: Manifest) -> list[str]:
@@ -435,19 +431,19 @@ def _run_problems(
     if any(not 0 <= slot < meta.slots for slot in part.due):
         reasons.append(f"operator {name} has a timer in a slot that is not there")
     for run in runs:
-        slots = slots_of(run)
-        if not slots or slots[-1] >= meta.slots:
-            reasons.append(f"run {run.name} is of no slot, or of one that is not there")
-    logged: set[int] = set()
-    snapped: set[int] = set()
+        slots = decode_slots(run.slots)
+        if not slots.size or slots[-1] >= meta.slots:
+            return [*reasons, f"run {run.name} is of no slot, or of one that is not there"]
+    logged = np.zeros(meta.slots, dtype=bool)
+    snapped = np.zeros(meta.slots, dtype=bool)
     for run in part.runs[len(part.runs) - part.new :]:
         said = snapped if run.snapshot else logged
-        slots = slots_of(run)
-        if not said.isdisjoint(slots):
+        slots = decode_slots(run.slots)
+        if said[slots].any():
             reasons.append(f"run {run.name} repeats a slot of another run of its batch")
-        if run.snapshot and not logged.isdisjoint(slots):
+        if run.snapshot and logged[slots].any():
             reasons.append(f"snapshot {run.name} comes after a changelog of its own batch")
-        said.update(slots)
+        said[slots] = True
     return reasons
 
 

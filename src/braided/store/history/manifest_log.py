@@ -4,8 +4,8 @@ Each file holds the manifest, its checksum, and the checksum of the manifest bef
 finds damage. The second makes the register a chain, so that a process that still remembers one
 history (the checkpoint was restored from a copy meanwhile) notices that the files tell another.
 
-Every task of every batch asks for the view at the last batch. A process keeps the view it was last
-asked for and reads only what came after: one small file in steady state.
+Tasks are told what they need and read no manifest. The driver asks for the view at every batch: it
+keeps the view it was last asked for, or has written, and applies only what came after.
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ class ManifestLog:
         failpoints.reach("manifest-writing")
         if self._files.put_if_absent(name, data) or bytes(self._files.get(name)) == data:
             failpoints.reach("manifest-linked")
+            self._remember(_Remembered(before.followed_by(manifest), envelope.checksum))
             return
         other = self.read(manifest.batch)
         raise FencedError(
@@ -177,12 +178,16 @@ class ManifestLog:
                 f"{self._files.path(_name(batch))} belongs to flow {now.view.flow}, not to {flow}: "
                 f"the checkpoint is another query's, or was replaced while the query ran"
             )
+        self._remember(now)
+        return now
+
+    def _remember(self, now: _Remembered) -> None:
+        key = (self._files.location.text, now.view.flow)
         with _lock:
             _remembered[key] = now
             _remembered.move_to_end(key)
             while len(_remembered) > _VIEWS_REMEMBERED:
                 _remembered.popitem(last=False)
-        return now
 
     def _before(self, manifest: Manifest) -> _Remembered:
         """What a manifest follows. A flow may start at any batch where nothing is there yet."""

@@ -1,37 +1,47 @@
 """Runs: durable files of slot changes. A changelog and a snapshot are the same thing on disk.
 
-A run is an Arrow IPC file of (slot, key, value), slots ascending, null meaning removed. A changelog
-run holds what one task changed in one batch; a snapshot run holds everything that some slots
-contained, and so restarts their chains. Its name says which (`.log.arrow`, `.snap.arrow`) and its
-digest, of the file's bytes, is what the manifest records and what the cache calls a version by.
+A run is rows of (slot, key, value), slots ascending, with an index at its end (`run_blocks.py`). A
+changelog run holds what one task changed in one batch; a snapshot run holds everything that some
+slots contained, and so restarts their chains. Its name says which (`.log.run`, `.snap.run`) and its
+digest, of the index, is what the manifest records and what the cache calls a version by. Runs that
+end in `.arrow` are those of earlier versions (`arrow_runs.py`), with the digest of the whole file.
 
-A digest must therefore name one history only. Two batches that change the same keys to the same
-values would have equal contents, so a changelog carries the digests of the versions it builds on
-(`base`): its digest commits to them, theirs to the ones before, and no two histories share one. The
-attempt is left out: two attempts that do the same thing to the same state have the same digest.
+A digest must name one history only. Two batches that change the same keys to the same values would
+have equal contents, so a changelog carries the digests of the versions it builds on (`base`): its
+digest commits to them, theirs to the ones before, and no two histories share one. The attempt is
+left out: two attempts that do the same thing to the same state have the same digest.
+
+A small run is read whole, in one go. Of a large one the index is read, and then what the wanted
+slots have there, a few megabytes at a time.
 """
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
-from collections.abc import Container, Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Container, Iterable, Iterator
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from braided.errors import CheckpointCorruptError
-from braided.store.durable.store import Store
+from braided.store.durable.store import UNREADABLE, Store
+from braided.store.history.arrow_runs import read_arrow
+from braided.store.history.run_blocks import (
+    Block,
+    Changes,
+    Index,
+    RunPieces,
+    digest_bytes,
+    read_block,
+    read_index,
+)
+from braided.store.history.slot_sets import decode_slots, encode_slots
 
 __all__ = [
     "LOG_SUFFIX",
     "SNAP_SUFFIX",
     "RunFile",
     "batch_of",
-    "bitmap_of",
     "digest_of",
     "read_run",
     "slots_of",
@@ -40,54 +50,39 @@ __all__ = [
     "write_snapshot",
 ]
 
-LOG_SUFFIX = ".log.arrow"
-SNAP_SUFFIX = ".snap.arrow"
+LOG_SUFFIX = ".log.run"
+SNAP_SUFFIX = ".snap.run"
 
-_ROWS_PER_RECORD_BATCH = 1 << 16
-_BYTES_PER_RECORD_BATCH = 1 << 28  # Arrow counts the bytes of a column with 31 bits
-# zstd pays on text-like keys and repeated values and costs little where it does not.
-_COMPRESSION = "zstd"
-_COMPRESS_FROM_BYTES = 1 << 12
-_BASE = b"braided.base"
+_READ_WHOLE_BYTES = 1 << 18
+_READ_TOGETHER_BYTES = 1 << 22
 
 
-class RunFile(msgspec.Struct, frozen=True):
+class RunFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """A durable run as the manifest records it."""
 
     name: str
     digest: str
     bytes: int
     slots: str
+    """As `encode_slots` writes them."""
+    footer: int = 0
+    """The bytes of the index at its end; none in runs of earlier versions."""
 
     @property
     def snapshot(self) -> bool:
         """Whether it holds all that its slots contain and so restarts their chains."""
-        return self.name.endswith(SNAP_SUFFIX)
+        return self.name.endswith((SNAP_SUFFIX, ".snap.arrow"))
 
 
 def digest_of(data: bytes | pa.Buffer) -> str:
-    """The digest by which files are known and checked: BLAKE2b, 128 bits, as hex."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def bitmap_of(slots: Iterable[int]) -> str:
-    """Slot numbers as base64 of a bitmap, lowest slot in the lowest bit of the first byte."""
-    numbers = np.fromiter(slots, dtype=np.int64)
-    bits = np.zeros(int(numbers.max()) + 1 if numbers.size else 0, dtype=np.uint8)
-    bits[numbers] = 1
-    return base64.b64encode(np.packbits(bits, bitorder="little").tobytes()).decode()
+    """The digest of some bytes, as hex."""
+    return digest_bytes(data).hex()
 
 
 def slots_of(run: RunFile) -> list[int]:
     """The slots a run says something about, ascending."""
-    return list(_slots(run.slots))
-
-
-# A channel has the same slots batch after batch, and applying a manifest asks a few times.
-@functools.lru_cache(maxsize=1024)
-def _slots(bitmap: str) -> tuple[int, ...]:
-    packed = np.frombuffer(base64.b64decode(bitmap), dtype=np.uint8)
-    return tuple(np.flatnonzero(np.unpackbits(packed, bitorder="little")).tolist())
+    numbers: list[int] = decode_slots(run.slots).tolist()
+    return numbers
 
 
 def batch_of(name: str) -> int | None:
@@ -96,46 +91,37 @@ def batch_of(name: str) -> int | None:
     return int(number) if dash and number.isascii() and number.isdigit() else None
 
 
-def write_run(
-    files: Store,
-    name: str,
-    changes: Iterable[tuple[int, Sequence[bytes], Sequence[bytes | None]]],
-    base: str = "",
-) -> RunFile:
+def write_run(files: Store, name: str, changes: Iterable[Changes], base: str = "") -> RunFile:
     """Writes (slot, suffixes, values), slots ascending, as one durable file.
 
-    A slot with no suffixes counts as said: in a snapshot it is an empty slot. The same changes on
-    the same base give the same digest, whatever the name.
+    A slot may come in several parts. One with no suffixes counts as said: in a snapshot it is an
+    empty slot. The same changes on the same base give the same digest, whatever the name. Only a
+    few megabytes are held at a time.
     """
-    slots: list[int] = []
-    counts: list[int] = []
-    keys: list[bytes] = []
-    values: list[bytes | None] = []
-    for slot, suffixes, slot_values in changes:
-        if slots and slot <= slots[-1]:
-            raise ValueError(f"slots of a run must ascend: {slot} after {slots[-1]}")
-        slots.append(slot)
-        counts.append(len(suffixes))
-        keys += suffixes
-        values += slot_values
-    data = _encode(np.repeat(np.array(slots, dtype=np.int32), counts), keys, values, base)
-    files.put(name, data)
-    return RunFile(name=name, digest=digest_of(data), bytes=data.size, slots=bitmap_of(slots))
+    pieces = RunPieces(base)
+    with contextlib.ExitStack() as stack:
+        write: Callable[[bytes], None] | None = None
+        for piece in pieces.of(changes):
+            # Not before there is something to write: what fails until then leaves no file.
+            write = write or stack.enter_context(files.writer(name))
+            write(piece)
+    return RunFile(
+        name=name,
+        digest=digest_of(pieces.index),
+        bytes=pieces.bytes,
+        slots=encode_slots(pieces.slots),
+        footer=len(pieces.index),
+    )
 
 
 def write_changelog(
-    files: Store,
-    path: str,
-    changes: Iterable[tuple[int, Sequence[bytes], Sequence[bytes | None]]],
-    heads: Iterable[str],
+    files: Store, path: str, changes: Iterable[Changes], heads: Iterable[str]
 ) -> RunFile:
     """Writes what a task changed in some slots, on the versions (`heads`) that they had."""
     return write_run(files, path + LOG_SUFFIX, changes, base=digest_of(",".join(heads).encode()))
 
 
-def write_snapshot(
-    files: Store, path: str, contents: Iterable[tuple[int, Sequence[bytes], Sequence[bytes]]]
-) -> RunFile:
+def write_snapshot(files: Store, path: str, contents: Iterable[Changes]) -> RunFile:
     """Writes all that some slots contain, which restarts their chains."""
     return write_run(files, path + SNAP_SUFFIX, contents)
 
@@ -143,92 +129,104 @@ def write_snapshot(
 def read_run(
     files: Store, run: RunFile, wanted: Container[int] | None = None
 ) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
-    """The changes of a run per slot, of the wanted slots only; checked against its digest first.
+    """The changes of a run per slot, of the wanted slots only; checked before they are given.
 
-    A slot that spans record batches comes once per record batch.
+    A slot that spans blocks comes once per block.
     """
     try:
+        if run.footer and run.bytes >= _READ_WHOLE_BYTES:
+            yield from _read_parts(files, run, wanted)
+            return
         data = files.get(run.name)
+        if data.size != run.bytes:
+            raise _Damage(f"has {data.size} bytes, not the {run.bytes} that were committed")
+        if not run.footer:
+            _check(digest_of(data) == run.digest)
+            yield from read_arrow(data, wanted)
+            return
+        index = _checked_index(run, data.slice(run.bytes - run.footer))
+        for start, block in _wanted_blocks(index, wanted):
+            yield from _read_block(block, data.slice(start, block.size), wanted)
     except FileNotFoundError:
         raise _corrupt(files, run, wanted, "is missing") from None
     except OSError as error:
         raise _corrupt(files, run, wanted, f"can't be read ({error})") from error
-    if data.size != run.bytes:
-        damage = f"has {data.size} bytes, not the {run.bytes} that were committed"
-        raise _corrupt(files, run, wanted, damage)
-    if digest_of(data) != run.digest:
-        raise _corrupt(files, run, wanted, "is damaged: its checksum does not match")
-    reader = pa.ipc.open_file(data)
-    for index in range(reader.num_record_batches):
-        batch = reader.get_batch(index)
-        # Not to_numpy(), which imports pandas.
-        numbers = np.frombuffer(batch.column(0).buffers()[1], np.int32, batch.num_rows)
-        starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
-        stops = np.append(starts[1:], len(numbers))
-        for slot, start, stop in zip(
-            numbers[starts].tolist(), starts.tolist(), stops.tolist(), strict=True
-        ):
-            if wanted is None or slot in wanted:
-                part = batch.slice(start, stop - start)
-                yield slot, part.column(1).to_pylist(), part.column(2).to_pylist()
+    except _Damage as damage:
+        raise _corrupt(files, run, wanted, str(damage)) from None
 
 
-def _encode(
-    slots: npt.NDArray[np.int32], keys: list[bytes], values: list[bytes | None], base: str
-) -> pa.Buffer:
-    fields = [
-        pa.field("slot", pa.int32(), nullable=False),
-        pa.field("key", pa.binary(), nullable=False),
-        pa.field("value", pa.binary()),
-    ]
-    schema = pa.schema(fields, metadata={_BASE: base.encode()})
-    present = [value if value is not None else b"" for value in values]
-    removed = None in values
-    sizes = _sizes(keys) + _sizes(present)
-    compression = _COMPRESSION if sizes.sum() >= _COMPRESS_FROM_BYTES else None
-    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema, options=options) as writer:
-        for start, stop in _cuts(sizes):
-            rows = stop - start
-            columns = [
-                pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(slots[start:stop])]),
-                _binary(keys[start:stop], None),
-                _binary(present[start:stop], values[start:stop] if removed else None),
-            ]
-            writer.write_batch(pa.record_batch(columns, schema=schema))
-    return sink.getvalue()
+class _Damage(Exception):
+    """What is wrong with a file."""
 
 
-def _cuts(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Where record batches start and stop: so many rows at most, and so many bytes."""
-    totals = np.cumsum(sizes)
-    start, before = 0, 0
-    while start < len(sizes):
-        full = int(np.searchsorted(totals, before + _BYTES_PER_RECORD_BATCH, side="right"))
-        stop = min(max(full, start + 1), start + _ROWS_PER_RECORD_BATCH, len(sizes))
-        yield start, stop
-        start, before = stop, int(totals[stop - 1])
+def _read_parts(
+    files: Store, run: RunFile, wanted: Container[int] | None
+) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
+    """What the wanted slots have in a large file, by ranges."""
+    [footer] = _ranges(files, run, [(run.bytes - run.footer, run.footer)])
+    index = _checked_index(run, footer)
+    together: list[tuple[int, Block]] = []
+    size = 0
+    for start, block in _wanted_blocks(index, wanted):
+        together.append((start, block))
+        size += block.size
+        if size >= _READ_TOGETHER_BYTES:
+            yield from _read_together(files, run, together, wanted)
+            together, size = [], 0
+    yield from _read_together(files, run, together, wanted)
 
 
-def _binary(present: list[bytes], values: list[bytes | None] | None) -> pa.Array:
-    """An Arrow array of bytes, null where `values` has None.
+def _read_together(
+    files: Store, run: RunFile, blocks: list[tuple[int, Block]], wanted: Container[int] | None
+) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
+    spans: list[tuple[int, int]] = []
+    for start, block in blocks:
+        if spans and sum(spans[-1]) == start:
+            spans[-1] = (spans[-1][0], spans[-1][1] + block.size)
+        else:
+            spans.append((start, block.size))
+    read = dict(zip((start for start, _ in spans), _ranges(files, run, spans), strict=True))
+    first = 0
+    for start, block in blocks:
+        first = start if start in read else first
+        yield from _read_block(block, read[first].slice(start - first, block.size), wanted)
 
-    From buffers: `pa.array` of a list is slower, and imports pandas the first time, which costs
-    every worker a third of a second.
-    """
-    offsets = np.zeros(len(present) + 1, dtype=np.int32)
-    np.cumsum(_sizes(present), out=offsets[1:])
-    validity = None
-    if values is not None:
-        there = np.fromiter((value is not None for value in values), bool, len(values))
-        validity = pa.py_buffer(np.packbits(there, bitorder="little"))
-    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(present))]
-    return pa.Array.from_buffers(pa.binary(), len(present), buffers)
+
+def _ranges(files: Store, run: RunFile, spans: list[tuple[int, int]]) -> list[pa.Buffer]:
+    read = files.get_ranges(run.name, spans)
+    for (start, size), data in zip(spans, read, strict=True):
+        if data.size != size:
+            raise _Damage(f"ends at {start + data.size} of the {run.bytes} bytes of its run")
+    return read
 
 
-def _sizes(values: list[bytes]) -> npt.NDArray[np.int64]:
-    return np.fromiter(map(len, values), np.int64, len(values))
+def _checked_index(run: RunFile, data: pa.Buffer) -> Index:
+    _check(digest_of(data) == run.digest)
+    try:
+        return read_index(data)
+    except UNREADABLE as error:
+        raise _Damage(f"has an index of another form ({error})") from None
+
+
+def _wanted_blocks(index: Index, wanted: Container[int] | None) -> Iterator[tuple[int, Block]]:
+    """The blocks that have something of the wanted slots, with where they are."""
+    start = 0
+    for block in index.blocks:
+        if wanted is None or any(slot in wanted for slot in block.slots):
+            yield start, block
+        start += block.size
+
+
+def _read_block(
+    block: Block, data: pa.Buffer, wanted: Container[int] | None
+) -> Iterator[tuple[int, list[bytes], list[bytes | None]]]:
+    _check(digest_bytes(data) == block.digest)
+    return read_block(block, data.to_pybytes(), wanted)
+
+
+def _check(matches: bool) -> None:
+    if not matches:
+        raise _Damage("is damaged: its checksum does not match")
 
 
 def _corrupt(

@@ -13,10 +13,15 @@ What to do follows from where the cached tag stands in the slot's chain:
 A step is a write to the cache that names the tag it saw, so a neighbour's write in between makes it
 a no-op. After each round of steps everything is looked at anew, and what a few rounds do not settle
 (twins on one host, a full disk, no cache at all) is read into memory for this task alone.
+
+A slot may be larger than memory. What was read goes to the cache whenever so much has come
+together, in the middle of a run too: under a tag then that is in no chain, so that whoever finds it
+after a crash rebuilds the slot.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,7 +29,9 @@ from typing import NamedTuple
 import lmdb
 
 from braided.store.durable.store import UNREADABLE, Store
-from braided.store.history.manifest import Link, OperatorVersion
+from braided.store.history.chains import Link
+from braided.store.history.manifest import OperatorVersion
+from braided.store.history.run_blocks import size_of
 from braided.store.history.runs import read_run
 from braided.store.slots.cache_port import (
     EMPTY,
@@ -37,13 +44,14 @@ from braided.store.slots.cache_port import (
     Update,
     address_of,
 )
-from braided.store.slots.diff import changes_of, size_of
+from braided.store.slots.diff import changes_of
 
 __all__ = ["Opened", "Opener", "Tally"]
 
 _ROUNDS = 4
 # What is read is passed on to the cache whenever so much has come together.
 _HELD_BYTES = 64 << 20
+_HELD_BYTES_PER_ROW = 150  # what Python needs for a key and a value, beside their bytes
 
 
 class Opened(NamedTuple):
@@ -113,6 +121,7 @@ class Opener:
         self._files = files
         self._cache = cache
         self._view = view
+        self._reading = uuid.uuid4().hex
         self.tally = Tally()
 
     def open(self, slots: Iterable[int]) -> dict[int, Opened]:
@@ -134,8 +143,9 @@ class Opener:
         """Slots (with their addresses) read from their chains for this task alone."""
         nothing = Cached(EMPTY, MemoryImage({}), lambda: None)
         targets = {}
+        chains = self._view.links(left)
         for slot, address in left.items():
-            targets[slot] = _Target(address, nothing, self._from_nothing(slot))
+            targets[slot] = _Target(address, nothing, _from_nothing(chains[slot]))
             if targets[slot].links:
                 self.tally.rebuilt.add(slot)
         for _ in self._replay(targets):
@@ -169,8 +179,7 @@ class Opener:
     ) -> None:
         """Takes the slots that are where they should be; moves the others a step on."""
         cached = cache.read(left.values())
-        backwards: list[Update] = []
-        forwards: dict[int, _Target] = {}
+        elsewhere: dict[int, Cached] = {}
         for slot, address in list(left.items()):
             entry = cached.get(address)
             if entry is None:
@@ -178,32 +187,26 @@ class Opener:
             if entry.tag.digest == self._view.head(slot):
                 opened[slot] = Opened(entry.tag, entry.image)
                 del left[slot]
-                continue
-            way = self._way(slot, entry.tag.digest)
+            else:
+                elsewhere[slot] = entry
+        chains = self._view.links(elsewhere)
+        backwards: list[Update] = []
+        forwards: dict[int, _Target] = {}
+        for slot, entry in elsewhere.items():
+            address, chain = left[slot], chains[slot]
+            way = _way(chain, entry.tag.digest)
             undo = entry.undo() if way is None else None
-            if undo is not None and self._way(slot, undo.previous.digest) is not None:
+            if undo is not None and _way(chain, undo.previous.digest) is not None:
                 backwards.append(_rollback(address, entry.tag, undo))
                 self.tally.rolled_back.add(slot)
             elif slot not in tried:  # once: reading a chain again and again helps nobody
                 tried.add(slot)
-                forwards[slot] = self._forward(slot, address, entry, way)
+                forwards[slot] = self._forward(slot, address, entry, way or _from_nothing(chain))
         cache.write(backwards)
         self._replay_into(cache, forwards)
 
-    def _way(self, slot: int, digest: str) -> _Way | None:
-        """How to get from a version to the head; None if the chain does not have it."""
-        links: list[Link] = []
-        for link in self._view.links(slot):
-            if link.run.digest == digest or link.replaced == digest:
-                return _Way(link.run.digest, link.run.snapshot, links[::-1])
-            links.append(link)
-        return _Way("", False, links[::-1]) if digest == "" else None
-
-    def _from_nothing(self, slot: int) -> _Way:
-        return _Way("", False, list(self._view.links(slot))[::-1])
-
-    def _forward(self, slot: int, address: bytes, cached: Cached, way: _Way | None) -> _Target:
-        target = _Target(address, cached, way or self._from_nothing(slot))
+    def _forward(self, slot: int, address: bytes, cached: Cached, way: _Way) -> _Target:
+        target = _Target(address, cached, way)
         if target.rebuild and slot not in self.tally.rolled_back:
             self.tally.rebuilt.add(slot)
         else:
@@ -233,7 +236,10 @@ class Opener:
                 target.cached, target.rebuild, target.new = now, False, {}
 
     def _replay(self, targets: Mapping[int, _Target]) -> Iterator[int]:
-        """Reads what the targets lack in chain order, each file once; gives the bytes of each."""
+        """Reads what the targets lack in chain order, each file once; says what each part holds.
+
+        A target may be taken away in between, and is then not read any further.
+        """
         plan: dict[int, tuple[Link, set[int]]] = {}
         for slot, target in targets.items():
             for link in target.links:
@@ -242,18 +248,35 @@ class Opener:
             run, slots = plan[order][0].run, plan[order][1] & targets.keys()
             if not slots:
                 continue
-            total = 0
+            # In the middle of a run a slot is at no version.
+            for slot in slots:
+                targets[slot].reached = f"{run.digest} {self._reading}"
             for slot, suffixes, values in read_run(self._files, run, slots):
+                if slot not in targets:
+                    continue
                 target = targets[slot]
+                rows = len(target.new)
                 target.new.update(zip(suffixes, values, strict=True))
+                rows = len(target.new) - rows
                 size = size_of(suffixes, values)
-                total += size
+                self.tally.bytes_caught_up += size
                 if not run.snapshot:
                     target.log_bytes += size
-            for slot in slots:
+                yield size + _HELD_BYTES_PER_ROW * rows
+            for slot in slots & targets.keys():
                 targets[slot].reached = run.digest
-            self.tally.bytes_caught_up += total
-            yield total
+
+
+def _way(chain: list[Link], digest: str) -> _Way | None:
+    """How to get from a version to the head; None if the chain does not have it."""
+    for newer, link in enumerate(chain):
+        if link.run.digest == digest or link.replaced == digest:
+            return _Way(link.run.digest, link.run.snapshot, chain[:newer][::-1])
+    return _from_nothing(chain) if digest == "" else None
+
+
+def _from_nothing(chain: list[Link]) -> _Way:
+    return _Way("", False, chain[::-1])
 
 
 def _rollback(address: bytes, tag: Tag, undo: Undo) -> Update:

@@ -16,10 +16,11 @@ import msgspec
 from braided import failpoints
 from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorVersion
+from braided.store.history.run_blocks import size_of
 from braided.store.history.runs import RunFile, write_changelog, write_snapshot
 from braided.store.slots.cache_port import SlotCache, Tag, Undo, Update, address_of
 from braided.store.slots.catch_up import Opened, Opener
-from braided.store.slots.diff import Changes, size_of
+from braided.store.slots.diff import Changes
 from braided.store.slots.layout import TIMER, timer_ms
 from braided.store.slots.slot import SlotState
 
@@ -191,7 +192,8 @@ class ChannelState:
 
         def contents() -> Iterator[tuple[int, list[bytes], list[bytes]]]:
             for number, state in snapped:
-                yield number, *state.contents()
+                for suffixes, values in state.contents():
+                    yield number, suffixes, values
                 failpoints.reach("snapshot")
 
         return write_snapshot(self._files, path, contents())

@@ -6,14 +6,14 @@ loop per key to C where it can.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import compress
 from operator import eq, not_
 from typing import NamedTuple
 
+from braided.store.history.run_blocks import size_of
 from braided.store.slots.layout import count_records
 
-__all__ = ["Changes", "changes_of", "size_of"]
+__all__ = ["Changes", "changes_of"]
 
 
 class Changes(NamedTuple):
@@ -37,11 +37,6 @@ def changes_of(
         values = list(compress(values, differs))
         olds = list(compress(olds, differs))
     return Changes(suffixes, values, olds, *_growth(suffixes, values, olds))
-
-
-def size_of(suffixes: Iterable[bytes], values: Iterable[bytes | None]) -> int:
-    """The bytes of some changes, by which chains and snapshots are weighed."""
-    return sum(map(len, suffixes)) + sum(map(len, filter(None, values)))
 
 
 def _growth(

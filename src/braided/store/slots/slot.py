@@ -21,6 +21,8 @@ from braided.store.slots.layout import LOWEST, RECORD_KINDS, SUFFIX_BYTES_MAX, u
 
 __all__ = ["SlotState", "empty_slot"]
 
+_PART_BYTES = 1 << 18  # of a slot that is read from one end to the other
+
 
 class SlotState:
     """One slot: an ordered map of suffixes to values, with this task's changes on top."""
@@ -145,10 +147,20 @@ class SlotState:
         """All that a slot that was opened empty holds now."""
         return {suffix: value for suffix, value in self._new.items() if value is not None}
 
-    def contents(self) -> tuple[list[bytes], list[bytes]]:
-        """The slot as it was opened."""
-        items = list(_merge(self._stored(self.address + LOWEST, after(self.address)), []))
-        return [suffix for suffix, _ in items], [value for _, value in items]
+    def contents(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """The slot as it was opened, in parts, of which there is at least one."""
+        cut = len(self.address)
+        suffixes: list[bytes] = []
+        values: list[bytes] = []
+        held = 0
+        for key, value in self._stored(self.address + LOWEST, after(self.address)):
+            suffixes.append(key[cut:])
+            values.append(value)
+            held += len(key) + len(value)
+            if held >= _PART_BYTES:
+                yield suffixes, values
+                suffixes, values, held = [], [], 0
+        yield suffixes, values
 
     def close(self) -> None:
         """Lets go of the cache; nothing may be read after."""

@@ -1,0 +1,131 @@
+"""A long list of runs as short text: how a full manifest holds the runs of the batches before it.
+
+Column by column, and compressed, for the names are alike. Sets of slots, which would be most of it,
+are listed once each, and as a bitmap over the slots of the channel that has them all: that of a run
+which touched a whole channel, as most do, is empty.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from braided.store.history.chains import AppliedRun
+from braided.store.history.runs import RunFile
+from braided.store.history.slot_sets import (
+    SlotNumbers,
+    encode_slots,
+    slots_from_steps,
+    steps_of,
+)
+
+__all__ = ["SlotShares", "pack_runs", "slots_at", "unpack_runs"]
+
+_COMPRESSION_LEVEL = 1  # digests are most of what is left, and those are as long at any level
+
+
+class SlotShares:
+    """The slots of each channel, and sets of slots as bits over those of one channel."""
+
+    def __init__(self, table: npt.NDArray[np.int32], channels: int) -> None:
+        self._table = table
+        order = np.argsort(table, kind="stable").astype(np.int32)
+        counts = np.bincount(table, minlength=channels)
+        ends = np.cumsum(counts)
+        self.slots: list[SlotNumbers] = np.split(order, ends[:-1])
+        # Where among the slots of its channel a slot is.
+        self._positions = np.empty(len(table), dtype=np.int64)
+        self._positions[order] = np.arange(len(table)) - np.repeat(ends - counts, counts)
+
+    def parts(self, slots: SlotNumbers) -> list[tuple[int, bytes]]:
+        """The channels that have some of the slots, and which of their own those are."""
+        channels = self._table[slots]
+        if (channels == channels[0]).all():
+            return [(int(channels[0]), self._bits(int(channels[0]), slots))]
+        return [
+            (channel, self._bits(channel, slots[channels == channel]))
+            for channel in np.unique(channels).tolist()
+        ]
+
+    def _bits(self, channel: int, slots: SlotNumbers) -> bytes:
+        if len(slots) == len(self.slots[channel]):
+            return b""
+        bits = np.zeros(len(self.slots[channel]), dtype=np.uint8)
+        bits[self._positions[slots]] = 1
+        return np.packbits(bits, bitorder="little").tobytes()
+
+
+def slots_at(bits: bytes, share: SlotNumbers) -> SlotNumbers:
+    """Those of a channel's slots that bits say; all of them if there are no bits."""
+    if not bits:
+        return share
+    packed = np.frombuffer(bits, dtype=np.uint8)
+    chosen: SlotNumbers = share[
+        np.unpackbits(packed, count=len(share), bitorder="little").view(bool)
+    ]
+    return chosen
+
+
+class _Columns(msgspec.Struct, frozen=True, array_like=True):
+    shares: list[bytes]
+    """The slots of channels, as steps."""
+    set_share: list[int]
+    """Of each set of slots the share that it is a part of; -1 for none."""
+    set_bits: list[bytes]
+    """Which of its share, or steps."""
+    names: list[str]
+    digests: list[str]
+    sizes: list[int]
+    footers: list[int]
+    sets: list[int]
+
+
+def pack_runs(runs: Sequence[AppliedRun], table: npt.NDArray[np.int32]) -> str:
+    """Runs as text; the table, slot to channel, only makes it short."""
+    shares = SlotShares(table, 1)
+    sets: dict[str, int] = {}
+    set_share: list[int] = []
+    set_bits: list[bytes] = []
+    set_of: list[int] = []
+    for run, slots, _ in runs:
+        number = sets.setdefault(run.slots, len(sets))
+        set_of.append(number)
+        if number == len(set_share):
+            parts = shares.parts(slots)
+            share, bits = parts[0] if len(parts) == 1 else (-1, steps_of(slots))
+            set_share.append(share)
+            set_bits.append(bits)
+    columns = _Columns(
+        shares=[steps_of(share) for share in shares.slots],
+        set_share=set_share,
+        set_bits=set_bits,
+        names=[run.run.name for run in runs],
+        digests=[run.run.digest for run in runs],
+        sizes=[run.run.bytes for run in runs],
+        footers=[run.run.footer for run in runs],
+        sets=set_of,
+    )
+    data = zlib.compress(msgspec.msgpack.encode(columns), _COMPRESSION_LEVEL)
+    return base64.b64encode(data).decode()
+
+
+def unpack_runs(text: str) -> list[AppliedRun]:
+    """The runs that `pack_runs` was given; what their snapshots replaced is not told."""
+    columns = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(text)), type=_Columns)
+    shares = [slots_from_steps(steps) for steps in columns.shares]
+    sets: list[tuple[str, SlotNumbers]] = []
+    for share, bits in zip(columns.set_share, columns.set_bits, strict=True):
+        slots = slots_from_steps(bits) if share < 0 else slots_at(bits, shares[share])
+        sets.append((encode_slots(slots), slots))
+    runs = []
+    for name, digest, size, footer, number in zip(
+        columns.names, columns.digests, columns.sizes, columns.footers, columns.sets, strict=True
+    ):
+        named, slots = sets[number]
+        runs.append(AppliedRun(RunFile(name, digest, size, named, footer), slots))
+    return runs
