@@ -68,10 +68,11 @@ def test_a_full_manifest_that_names_them_all_is_continued(
     with monkeypatch.context() as earlier:
         earlier.setattr(dead_lists, "LISTED_FROM", 1_000)
         manifests = [divert(flow, 20) for _ in range(3)]
-    assert len(manifests[2].dead) == 60 and manifests[2].format == 1
+    assert len(manifests[2].dead) == 60
     manifests += [divert(flow, 1) for _ in range(2)]
     assert len(manifests[4].dead) == 1 and manifests[4].dead_lists[0].files == 61
-    assert manifests[4].format == 2  # who does not know lists must not collect garbage here
+    # Who does not know lists must not collect garbage here.
+    assert manifests[4].format == 2
     collect(flow.files, flow.manifests, retain=1)
     found = named(flow, 4)
     assert len(found) == 62 and set(found) <= set(flow.files.list("dead"))

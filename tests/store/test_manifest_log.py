@@ -84,12 +84,12 @@ def test_any_damage_is_found_and_named(flow: SmallFlow) -> None:
     run_batches(flow, 2)
     assert flow.files.directory is not None
     path = flow.files.directory / "manifests/00000001.json"
-    whole = path.read_bytes()
+    whole, manifests = path.read_bytes(), ManifestLog(flow.files)
 
     def read_damaged(content: bytes) -> None:
         path.write_bytes(content)
         with pytest.raises(CheckpointCorruptError) as caught:
-            flow.manifests.read(1)
+            manifests.read(1)
         assert str(path) in str(caught.value) and "batch 1" in str(caught.value)
 
     for where in range(len(whole)):
@@ -128,13 +128,19 @@ def test_following_reads_one_file_a_batch(flow: SmallFlow, monkeypatch: pytest.M
     flow.manifests.view_at(2, flow.flow)
     run_batches(flow, 1)
     module._remembered.clear()
-    flow.manifests.view_at(2, flow.flow)
+    manifests = ManifestLog(flow.files)
+    manifests.view_at(2, flow.flow)
     read: list[str] = []
     original = flow.files.get
     monkeypatch.setattr(flow.files, "get", lambda name: read.append(name) or original(name))
-    assert flow.manifests.view_at(3, flow.flow).batch == 3
-    assert flow.manifests.view_at(3, flow.flow).batch == 3
+    assert manifests.view_at(3, flow.flow).batch == 3
+    assert manifests.view_at(3, flow.flow).batch == 3
     assert read == ["manifests/00000003.json"] * 2
+    # Who has written a manifest needs not read it, nor the one before.
+    read.clear()
+    run_batches(flow, 2)
+    assert flow.manifests.view_at(5, flow.flow).batch == flow.manifests.read(5).batch == 5
+    assert not [name for name in read if name.startswith("manifests")]
 
 
 def test_a_view_is_the_same_however_it_was_reached(flow: SmallFlow) -> None:
@@ -171,7 +177,7 @@ def test_a_process_that_remembers_another_history_forgets_it(
     flow.view()
     shutil.rmtree(tmp_path / "cp")
     shutil.copytree(tmp_path / "copy", tmp_path / "cp")
-    flow.batch = 3
+    flow.batch, flow.manifests = 3, ManifestLog(flow.files)
     assert flow.contents(None) == {0: {b"ka": b"1", b"kb": b"1"}}
 
 

@@ -13,9 +13,10 @@ batches in between cost one look at a number.
 
 Manifests go first, the newest of them first, then what only they needed. A crash in between leaves
 files that nobody names; those, and what attempts that lost have written, are orphans. They are
-found by a listing, when a query starts and then every `ORPHANS_EVERY` batches. Files of a batch
-that is not yet committed are never touched. A task of an older one that still writes can be told
-from nothing and counts for nobody: what it leaves after a listing goes with the next.
+found by a listing, when a query starts and then every `ORPHANS_EVERY` batches; so is output that
+was published. Files of a batch that is not yet committed are never touched. A task of an older one
+that still writes can be told from nothing and counts for nobody: what it leaves after a listing
+goes with the next.
 """
 
 from __future__ import annotations
@@ -59,21 +60,19 @@ class Collector:
         self._oldest: View | None = None  # the view at the oldest manifest kept, once known
         self._seen = self._listed = -1
         self._fulls: list[int] = []
+        self._brought: dict[int, frozenset[str]] = {}  # by batch, of those after the oldest kept
 
     def collect(self, newest: int) -> int:
         """After batch `newest` was committed: removes what it made unneeded."""
         if self._oldest is None:
             return self.collect_orphans()
-        for batch in range(self._seen + 1, newest + 1):
-            if self._manifests.read(batch).full:
-                self._fulls.append(batch)
-        self._seen = newest
-        removed = self._delete_outdated(newest)
+        self._see(range(self._seen + 1, newest + 1))
+        removed = 0
         base = self._base(newest)
         if base > self._oldest.batch:
             removed += self._advance(base)
         if newest - self._listed >= ORPHANS_EVERY:
-            removed += self._delete_orphans(newest)
+            removed += self._delete_orphans(newest) + self._delete_outdated(newest)
         return removed
 
     def collect_orphans(self) -> int:
@@ -90,8 +89,8 @@ class Collector:
             lowest = batch
         window = max(lowest, newest - self._retain + 1)
         base = self._manifests.base_of(window)
-        self._fulls = [b for b in range(base, newest + 1) if self._manifests.read(b).full]
-        self._seen = newest
+        self._fulls, self._brought = [], {}
+        self._see(range(base, newest + 1))
         self._oldest = self._manifests.view_at(base)
         pruned = self._manifests.prune(base)
         failpoints.reach("gc")
@@ -104,7 +103,7 @@ class Collector:
         assert self._oldest is not None
         self._listed = newest
         needed = self._oldest.live_files() | self._added(self._oldest.batch, newest)
-        dead = self._manifests.dead_files(self._manifests.view_at(newest))
+        dead = self._manifests.dead_files(self._manifests.view_at(newest, self._oldest.flow))
         needed.update(file.name for file in dead)
         listed = [n for kind in (_STATE, _CARRY, _DEAD) for n in self._files.list(kind)]
         return self._delete(n for n in listed if n not in needed and _committed(n, newest))
@@ -124,18 +123,25 @@ class Collector:
         pruned = self._manifests.prune(base)
         failpoints.reach("gc")
         needed = self._oldest.live_files() | self._added(base, self._seen)
+        self._brought = {batch: names for batch, names in self._brought.items() if batch >= base}
         return len(pruned) + self._delete(named - needed)
 
     def _added(self, start: int, stop: int) -> set[str]:
         """The files that the batches after `start`, up to `stop`, brought."""
-        names: set[str] = set()
-        for batch in range(start + 1, stop + 1):
+        return set().union(*(self._brought[batch] for batch in range(start + 1, stop + 1)))
+
+    def _see(self, batches: range) -> None:
+        """Takes down what batches brought, so that nothing is read a second time."""
+        for batch in batches:
             manifest = self._manifests.read(batch)
-            names.update(carried.name for carried in manifest.carry)
+            if manifest.full:
+                self._fulls.append(batch)
+            names = {carried.name for carried in manifest.carry}
             names.update(dead.name for dead in manifest.dead_lists)
             for part in manifest.operators.values():
                 names.update(run.name for run in part.runs[len(part.runs) - part.new :])
-        return names
+            self._brought[batch] = frozenset(names)
+            self._seen = batch
 
     def _delete_outdated(self, newest: int) -> int:
         """Removes the prepared output of batches that are older than those kept."""

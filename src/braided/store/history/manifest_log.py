@@ -86,6 +86,7 @@ class ManifestLog:
 
     def __init__(self, files: Store) -> None:
         self._files = files
+        self._written: _Entry | None = None  # what this one wrote last, which nobody changes
 
     def batches(self) -> list[int]:
         """The batches that have a manifest, ascending."""
@@ -118,6 +119,7 @@ class ManifestLog:
         failpoints.reach("manifest-writing")
         if self._files.put_if_absent(name, data) or bytes(self._files.get(name)) == data:
             failpoints.reach("manifest-linked")
+            self._written = _Entry(manifest, envelope.checksum, previous)
             self._remember(_Remembered(before.followed_by(manifest), envelope.checksum))
             return
         other = self.read(manifest.batch)
@@ -158,8 +160,9 @@ class ManifestLog:
         doomed = [batch for batch in self.batches() if batch < before][::-1]
         if doomed and not self.read(before).full:
             raise ValueError(f"manifest {before} is not a full one and needs those before it")
-        for batch in doomed:
-            self._files.delete([_name(batch)])
+        # With the newest of them gone there is a gap, and nobody looks at what is below.
+        self._files.delete(map(_name, doomed[:1]))
+        self._files.delete(map(_name, doomed[1:]))
         return doomed
 
     def _at(self, batch: int, flow: str | None) -> _Remembered:
@@ -191,7 +194,8 @@ class ManifestLog:
 
     def _before(self, manifest: Manifest) -> _Remembered:
         """What a manifest follows. A flow may start at any batch where nothing is there yet."""
-        if manifest.full and not self._exists(manifest.batch - 1) and not self.batches():
+        first = self._written is None and manifest.full
+        if first and not self._exists(manifest.batch - 1) and not self.batches():
             return _NOTHING
         return self._at(manifest.batch - 1, manifest.flow)
 
@@ -237,6 +241,8 @@ class ManifestLog:
         return _Remembered(view, checksum)
 
     def _entry(self, batch: int) -> _Entry:
+        if self._written is not None and self._written.manifest.batch == batch:
+            return self._written
         name = _name(batch)
         try:
             data = self._files.get(name)
