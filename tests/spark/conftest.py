@@ -15,6 +15,20 @@ from support.s3 import S3Lab, reach_s3, s3_server_for_tests
 from support.stream_harness import Lab
 
 _HERE = Path(__file__).parent
+# Short lives: compiling the hottest code well costs more than it gives. And many plans: in the room
+# that Java then leaves for compiled code it would throw out what it needs again.
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+# Queries of a few rows spend their time on being planned and written down.
+_FOR_FEW_ROWS = {
+    # Spark would write and compile a program for each plan: `compiled` lets it.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # What a user interface would show of earlier queries.
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "100",
+}
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +44,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        # Short lives: compiling the hottest code well costs more than it gives.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", _JAVA)
+        .config(map=_FOR_FEW_ROWS)
         .config("spark.local.dir", str(home))
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))
         .config("spark.driver.host", "127.0.0.1")
@@ -44,6 +58,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     use_driver_python(session)  # native queries that ours are held against as well
     yield session
     session.stop()
+
+
+@pytest.fixture
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Spark compiles plans, as it does for users; so it does where a test starts a program."""
+    names = [name for name in _FOR_FEW_ROWS if name.startswith("spark.sql.codegen.")]
+    for name in names:
+        spark.conf.unset(name)
+    yield
+    for name in names:
+        spark.conf.set(name, _FOR_FEW_ROWS[name])
 
 
 @pytest.fixture

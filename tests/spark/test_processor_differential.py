@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from braided.bench.session import NATIVE
+from braided.spark.jvm import RENAMED_LOGS
 from support.processors.corpus import CASES, SCENARIOS
 from support.processors.kept_state import braided_state, native_state
 from support.processors.runs import Outcome, Running, Side, flow_of, prepared
@@ -37,7 +38,8 @@ def outcomes(
 
     def outcome(scenario: Scenario) -> Both:
         if scenario.name not in known:
-            with _conf(spark, {**NATIVE, **scenario.conf}):
+            # With logs as ours have them, native queries start fewer processes.
+            with _conf(spark, {**NATIVE, **dict([RENAMED_LOGS]), **scenario.conf}):
                 known[scenario.name] = _run(scenario, spark, tmp_path_factory.mktemp("scenario"))
         return known[scenario.name]
 
