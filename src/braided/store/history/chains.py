@@ -146,8 +146,11 @@ class Chains:
         return [self.runs[at] for at in self._live_positions()]
 
     def _live_positions(self) -> list[int]:
+        # Whatever came after the last restart is needed.
+        sure = int(self._starts.max(initial=0))
         first = _once(lambda slots: int(self._starts[slots].min()))
-        return [at for at, run in enumerate(self.runs) if first(run.slots) <= at]
+        live = [at for at, run in enumerate(self.runs[:sure]) if first(run.slots) <= at]
+        return [*live, *range(sure, len(self.runs))]
 
     def _shortened(self) -> Chains:
         """The same without the runs that no slot needs."""
