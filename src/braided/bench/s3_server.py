@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 __all__ = ["Request", "S3Server", "cache_directory", "missing", "s3a_jars", "serve"]
@@ -107,7 +107,15 @@ class S3Server:
     def requests(self, since: int = 0) -> list[Request]:
         """What was asked for, from the so-and-so-many-th request on."""
         lines = (self.home / "access.log").read_text().splitlines()
-        return [_parse(line) for line in lines[1 + since :]]  # the first says when it starts
+        requests = [_parse(line) for line in lines[1 + since :]]  # the first says when it starts
+        return [self._sized(request) for request in requests]
+
+    def _sized(self, request: Request) -> Request:
+        """With the bytes of what was read, which the log leaves out, if it is still there."""
+        path = self.bucket / request.key
+        if request.operation != "GetObject" or request.status >= 300 or not path.is_file():
+            return request
+        return replace(request, bytes=path.stat().st_size)
 
 
 @contextmanager

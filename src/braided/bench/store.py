@@ -33,15 +33,15 @@ _CHANNELS = 4
 class StoreSize:
     """How much is run."""
 
-    slots: tuple[int, ...] = (256, 4096)
-    keys: tuple[int, ...] = (5_000, 100_000)
+    cases: tuple[tuple[int, int], ...] = ((256, 5_000), (256, 100_000), (4096, 100_000))
+    """Slots and keys."""
     rows: int = 5_000
     warm: int = 8
     batches: int = 30
 
 
 _FULL = StoreSize()
-_QUICK = StoreSize(slots=(64, 1024), keys=(1_000, 20_000), rows=1_000, warm=4, batches=8)
+_QUICK = StoreSize(cases=((64, 1_000), (1024, 20_000)), rows=1_000, warm=4, batches=8)
 
 
 class Totals(braided.Operator):
@@ -100,19 +100,18 @@ def measure(place: Arena, s3: S3Server, size: StoreSize, progress: Progress) -> 
     """The smallest case on both stores, the others on S3 alone."""
     cases = []
     local: _Measured | None = None
-    for slots in size.slots:
-        for keys in size.keys:
-            name = f"{slots}-{keys}"
-            inputs = _inputs(place, name, size, keys)
-            if local is None:
-                local = _side(place, None, inputs, name, slots, size)
-                progress(f"local  {slots:>6} slots {keys:>8} keys {local.ms:>8.0f} ms a batch")
-            ours = _side(place, s3, inputs, name, slots, size)
-            progress(
-                f"S3     {slots:>6} slots {keys:>8} keys {ours.ms:>8.0f} ms a batch, "
-                f"{ours.per_batch(True)} requests"
-            )
-            cases.append((slots, keys, ours))
+    for slots, keys in size.cases:
+        name = f"{slots}-{keys}"
+        inputs = _inputs(place, name, size, keys)
+        if local is None:
+            local = _side(place, None, inputs, name, slots, size)
+            progress(f"local  {slots:>6} slots {keys:>8} keys {local.ms:>8.0f} ms a batch")
+        ours = _side(place, s3, inputs, name, slots, size)
+        progress(
+            f"S3     {slots:>6} slots {keys:>8} keys {ours.ms:>8.0f} ms a batch, "
+            f"{ours.per_batch(True)} requests"
+        )
+        cases.append((slots, keys, ours))
     assert local is not None
     first = cases[0][2]
     allowed = 3 * first.channels_changed + 6

@@ -82,8 +82,15 @@ class ObjectStore:
             try:
                 obstore.put(self._client, self._key(name), data, mode="create", use_multipart=False)
             except AlreadyExistsError:
-                return bytes(obstore.get(self._client, self._key(name)).bytes()) == data
+                return self._has(name, data)
             return True
+
+    def _has(self, name: str, data: bytes) -> bool:
+        """Whether a file has just these bytes; one that was deleted meanwhile has none."""
+        try:
+            return bytes(self.get(name)) == data
+        except FileNotFoundError:
+            return False
 
     def get(self, name: str) -> pa.Buffer:
         with self._reading(name):

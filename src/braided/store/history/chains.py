@@ -103,11 +103,15 @@ class Chains:
     def following(self, runs: Iterable[RunFile]) -> Chains:
         """The chains after the runs of a batch, whose snapshots repeat what is here."""
         batch: list[AppliedRun] = []
-        heads = self._heads.copy()
+        heads, seen = self._heads.copy(), 0  # with so many runs of the batch
         for run in runs:
             slots = decode_slots(run.slots)
-            replaced = self._digests(slots, heads, batch) if run.snapshot else _NOTHING_REPLACED
-            heads[slots] = len(self.runs) + len(batch)
+            replaced = _NOTHING_REPLACED
+            if run.snapshot:
+                for at, earlier in enumerate(batch[seen:], len(self.runs) + seen):
+                    heads[earlier.slots] = at
+                seen = len(batch)
+                replaced = self._digests(slots, heads, batch)
             batch.append(AppliedRun(run, slots, replaced))
         return self.apply(batch)
 
@@ -146,8 +150,11 @@ class Chains:
         return [self.runs[at] for at in self._live_positions()]
 
     def _live_positions(self) -> list[int]:
+        # Whatever came after the last restart is needed.
+        sure = int(self._starts.max(initial=0))
         first = _once(lambda slots: int(self._starts[slots].min()))
-        return [at for at, run in enumerate(self.runs) if first(run.slots) <= at]
+        live = [at for at, run in enumerate(self.runs[:sure]) if first(run.slots) <= at]
+        return [*live, *range(sure, len(self.runs))]
 
     def _shortened(self) -> Chains:
         """The same without the runs that no slot needs."""

@@ -434,9 +434,12 @@ def _run_problems(
         slots = decode_slots(run.slots)
         if not slots.size or slots[-1] >= meta.slots:
             return [*reasons, f"run {run.name} is of no slot, or of one that is not there"]
+    own = part.runs[len(part.runs) - part.new :]
+    if _are_apart(own, meta.slots):
+        return reasons
     logged = np.zeros(meta.slots, dtype=bool)
     snapped = np.zeros(meta.slots, dtype=bool)
-    for run in part.runs[len(part.runs) - part.new :]:
+    for run in own:
         said = snapped if run.snapshot else logged
         slots = decode_slots(run.slots)
         if said[slots].any():
@@ -445,6 +448,19 @@ def _run_problems(
             reasons.append(f"snapshot {run.name} comes after a changelog of its own batch")
         said[slots] = True
     return reasons
+
+
+def _are_apart(runs: tuple[RunFile, ...], slots: int) -> bool:
+    """Whether snapshots come first, and no two of them, nor two changelogs, share a slot."""
+    kinds = [run.snapshot for run in runs]
+    if kinds != sorted(kinds, reverse=True):
+        return False
+    count = sum(kinds)
+    for same in (runs[:count], runs[count:]):
+        numbers = [decode_slots(run.slots) for run in same]
+        if numbers and np.bincount(np.concatenate(numbers), minlength=slots).max() > 1:
+            return False
+    return True
 
 
 def encode_table(table: npt.ArrayLike) -> str:

@@ -8,6 +8,7 @@ which touched a whole channel, as most do, is empty.
 from __future__ import annotations
 
 import base64
+import functools
 import zlib
 from collections.abc import Sequence
 
@@ -87,23 +88,21 @@ class _Columns(msgspec.Struct, frozen=True, array_like=True):
 
 def pack_runs(runs: Sequence[AppliedRun], table: npt.NDArray[np.int32]) -> str:
     """Runs as text; the table, slot to channel, only makes it short."""
-    shares = SlotShares(table, 1)
+    packing = _packing(table.astype("<i4").tobytes())
+    shares, known = packing.shares, packing.sets
     sets: dict[str, int] = {}
-    set_share: list[int] = []
-    set_bits: list[bytes] = []
+    packed: list[tuple[int, bytes]] = []
     set_of: list[int] = []
     for run, slots, _ in runs:
         number = sets.setdefault(run.slots, len(sets))
         set_of.append(number)
-        if number == len(set_share):
-            parts = shares.parts(slots)
-            share, bits = parts[0] if len(parts) == 1 else (-1, steps_of(slots))
-            set_share.append(share)
-            set_bits.append(bits)
+        if number == len(packed):
+            packed.append(known.get(run.slots) or _packed_set(slots, shares))
+    packing.sets = dict(zip(sets, packed, strict=True))
     columns = _Columns(
         shares=[steps_of(share) for share in shares.slots],
-        set_share=set_share,
-        set_bits=set_bits,
+        set_share=[share for share, _ in packed],
+        set_bits=[bits for _, bits in packed],
         names=[run.run.name for run in runs],
         digests=[run.run.digest for run in runs],
         sizes=[run.run.bytes for run in runs],
@@ -112,6 +111,24 @@ def pack_runs(runs: Sequence[AppliedRun], table: npt.NDArray[np.int32]) -> str:
     )
     data = zlib.compress(msgspec.msgpack.encode(columns), _COMPRESSION_LEVEL)
     return base64.b64encode(data).decode()
+
+
+class _Packing:
+    """What is kept from one full manifest to the next, for most runs are in both."""
+
+    def __init__(self, table: npt.NDArray[np.int32]) -> None:
+        self.shares = SlotShares(table, 1)
+        self.sets: dict[str, tuple[int, bytes]] = {}
+
+
+@functools.lru_cache(maxsize=4)
+def _packing(table: bytes) -> _Packing:
+    return _Packing(np.frombuffer(table, dtype="<i4"))
+
+
+def _packed_set(slots: SlotNumbers, shares: SlotShares) -> tuple[int, bytes]:
+    parts = shares.parts(slots)
+    return parts[0] if len(parts) == 1 else (-1, steps_of(slots))
 
 
 def unpack_runs(text: str) -> list[AppliedRun]:
