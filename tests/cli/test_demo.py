@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import Row
 
+from braided.bench.s3_server import missing
 from braided.workloads.exchange import DEPTH, Matcher, replay
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -45,7 +46,8 @@ def test_the_demo_rescales_under_load_and_ends_identical() -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_ctrl_c_ends_the_demo_without_a_stack_trace() -> None:
-    demo = start("--seconds", "300", "--rows", "500")
+    # Where there is a server, with everything on it.
+    demo = start("--seconds", "300", "--rows", "500", *(["--s3"] if missing() is None else []))
     assert demo.stdout is not None
     for line in demo.stdout:
         if line[:6].strip() == "1":

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -27,8 +28,11 @@ from pyspark.sql.types import StringType, StructType
 
 import braided
 from braided.api.query import ElasticQuery
+from braided.bench.s3_server import missing, serve
 from braided.bench.session import local_spark
 from braided.kinds.operator.contents import newest_batch, state_of
+from braided.spark.store_settings import session_checkpoint
+from braided.store.durable.location import Location
 from braided.workloads.exchange import POSITIONS, TRADES, Ledger, Matcher, replay
 from braided.workloads.orders import STOCKS, TRADERS, order_stream, orders
 
@@ -49,14 +53,34 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--rows", type=int, default=_ROWS_PER_BATCH, help=f"orders a batch ({_ROWS_PER_BATCH:,})"
     )
+    parser.add_argument(
+        "--s3",
+        action="store_true",
+        help="keep checkpoint and output on an S3 server that is started here (make s3)",
+    )
     arguments = parser.parse_args(argv)
     if arguments.seconds <= 0 or arguments.rows < 1:
         parser.error("--seconds and --rows take numbers above 0")
+    lacking = missing() if arguments.s3 else None
+    if lacking is not None:
+        parser.error(f"--s3: {lacking}")
     _say("Starting Spark on this machine ...")
-    with tempfile.TemporaryDirectory(prefix="braided-demo-", ignore_cleanup_errors=True) as made:
-        work = Path(made)
-        with local_spark("braided demo", work) as spark:
-            return _run(spark, work, arguments.seconds, arguments.rows, _on_interrupt())
+    with (
+        tempfile.TemporaryDirectory(prefix="braided-demo-", ignore_cleanup_errors=True) as made,
+        _home(Path(made), arguments.s3) as (home, settings),
+        local_spark("braided demo", Path(made), settings) as spark,
+    ):
+        return _run(spark, home, arguments.seconds, arguments.rows, _on_interrupt())
+
+
+@contextmanager
+def _home(work: Path, on_s3: bool) -> Iterator[tuple[Location, dict[str, str]]]:
+    """Where checkpoint and output are, and how Spark gets there."""
+    if not on_s3:
+        yield Location.of(work), {}
+        return
+    with serve(work / "s3") as server:
+        yield Location.of(f"{server.url}/demo"), server.spark_settings
 
 
 def _on_interrupt() -> threading.Event:
@@ -78,13 +102,13 @@ def _on_interrupt() -> threading.Event:
 
 
 def _run(
-    spark: SparkSession, work: Path, seconds: float, rows: int, interrupted: threading.Event
+    spark: SparkSession, home: Location, seconds: float, rows: int, interrupted: threading.Event
 ) -> int:
     _say(
         f"An order book for each of {STOCKS:,} stocks, a position for each of {TRADERS:,} traders, "
         f"{rows:,} orders a batch.\nFor {seconds:g} seconds; Ctrl-C ends it before.\n"
     )
-    query = _start(spark, work, rows)
+    query = _start(spark, home, rows)
     watch = _Watch(query)
     try:
         changes = _stream(query, watch, seconds, interrupted)
@@ -98,22 +122,22 @@ def _run(
     for batch in watch.new():
         _say(batch.line())
     _say("\nStopped. Computing the same again from the orders, in plain Python ...")
-    problems = _compare(spark, work, rows)
+    problems = _compare(spark, home, rows)
     _summary(watch, changes, problems)
     return 1 if problems else 0
 
 
-def _start(spark: SparkSession, work: Path, rows: int) -> ElasticQuery:
+def _start(spark: SparkSession, home: Location, rows: int) -> ElasticQuery:
     trades = (
         braided.stream(order_stream(spark, rows)).groupBy("stock").apply(Matcher, TRADES)
     ).name("matcher")
     positions = trades.groupBy("trader").apply(Ledger, POSITIONS).name("ledger")
     return (
         positions.writeStream.format("parquet")
-        .option("checkpointLocation", str(work / "checkpoint"))
+        .option("checkpointLocation", str(home / "checkpoint"))
         .option("braided.channels", _FIRST)
         .option("braided.orderBy", "id")
-        .start(str(work / "positions"))
+        .start(str(home / "positions"))
     )
 
 
@@ -235,9 +259,9 @@ def _stream(
 # --- at the end -----------------------------------------------------------------------------------
 
 
-def _compare(spark: SparkSession, work: Path, rows: int) -> list[str]:
+def _compare(spark: SparkSession, home: Location, rows: int) -> list[str]:
     """What differs from the recomputation, in words."""
-    checkpoint = work / "checkpoint"
+    checkpoint = session_checkpoint(spark, home / "checkpoint")
     committed = newest_batch(checkpoint) + 1
     names = ["id", "stock", "trader", "side", "price", "shares"]
     table = orders(spark, committed * rows).select(*names).toArrow().sort_by("id")
@@ -249,7 +273,7 @@ def _compare(spark: SparkSession, work: Path, rows: int) -> list[str]:
     books = state_of(checkpoint, "matcher", Matcher, key("stock"))
     ledger = state_of(checkpoint, "ledger", Ledger, key("trader"))
     newest = (
-        spark.read.parquet(str(work / "positions"))
+        spark.read.parquet(str(home / "positions"))
         .groupBy("trader")
         .agg(F.max(F.struct("trades", "shares", "cash")).alias("p"))
     )

@@ -6,7 +6,6 @@ Reads durable files only, never a cache, so what it shows is what any restart wo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +13,6 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from braided.operator.definition import Operator, state_codec
-from braided.store.durable.open_store import checkpoint_store
 from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta, OperatorVersion
 from braided.store.history.manifest_log import ManifestLog
@@ -51,27 +49,26 @@ class OperatorContents:
         return self._fields.column(rows)
 
 
-def newest_batch(checkpoint: str | Path) -> int:
+def newest_batch(store: Store) -> int:
     """The newest batch that has a manifest; -1 when there is none."""
-    newest = ManifestLog(checkpoint_store(checkpoint)).newest()
+    newest = ManifestLog(store).newest()
     return -1 if newest is None else newest
 
 
 def state_of(
-    checkpoint: str | Path, name: str, operator: type[Operator], key: StructType
+    store: Store, name: str, operator: type[Operator], key: StructType
 ) -> dict[tuple[Any, ...], dict[str, Any]]:
     """The fields of every key of an operator at the newest manifest.
 
     `key` is the schema of the grouping columns. Nothing must write the checkpoint meanwhile.
     """
-    files = checkpoint_store(checkpoint)
-    version = ManifestLog(files).view_at(newest_batch(checkpoint)).operators.get(name)
+    version = ManifestLog(store).view_at(newest_batch(store)).operators.get(name)
     if version is None:
         return {}
     keys, rows = KeyCodec(to_arrow_schema(key, timezone="UTC")), RowFactory(key)
     codec, instance = state_codec(operator).at(version.meta.history), operator()
     encoded_keys, fields = [], []
-    for records in read_records(files, name, version, range(version.meta.slots)).values():
+    for records in read_records(store, name, version, range(version.meta.slots)).values():
         for encoded_key, record in records.items():
             codec.load(instance, record)
             encoded_keys.append(encoded_key)

@@ -20,6 +20,7 @@ from braided.kinds.operator.stage import OperatorStage
 from braided.operator.definition import Operator, state_codec
 from braided.spark.offset_log import BatchTimes
 from braided.store.codec_names import RECORDS
+from braided.store.durable.open_store import checkpoint_store
 from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.store.records.old_records import evolve
@@ -115,7 +116,7 @@ class OperatorStep:
         )
 
     def fields_in(self, checkpoint: Path) -> FieldsByKey | None:
-        return state_of(checkpoint, self.name, self.operator, self.key_schema)
+        return state_of(checkpoint_store(checkpoint), self.name, self.operator, self.key_schema)
 
     def named(self, name: str) -> KeyedStep:
         return replace(self, name=name)
