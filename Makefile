@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo quick test fuzz check bench s3 clean
+.PHONY: help setup demo quick test fuzz check bench s3 hdfs clean
 
 help:  ## Lists these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ check: setup  ## Lints, type-checks and verifies which layer imports which
 
 s3:  ## Installs the S3 server and the jars that tests and benchmarks on S3 need; others skip them
 	@scripts/s3.sh
+
+hdfs: setup  ## Runs the tests of stores, and a query, against a NameNode and a DataNode; not in `make test`
+	@scripts/hdfs.sh
+	@BRAIDED_TEST_HDFS=1 $(BIN)/python -m pytest tests/store/test_store.py tests/store/test_epoch_lease.py tests/spark/test_hdfs.py -k hdfs $(PYTEST_ARGS)
 
 bench: setup  ## Runs every benchmark with --quick
 	@for name in $$($(BIN)/python -c 'from braided.bench import BENCHES; print(*BENCHES)'); do \

@@ -132,5 +132,5 @@ def test_a_store_that_can_not_be_reached_is_named_at_start(lab: Lab, s3_server: 
         with pytest.raises(CheckpointReadError, match=r"s3a://bucket/refused") as caught:
             writer.option(f"braided.store.{name}", "wrong-secret").start()
         assert "wrong-secret" not in str(caught.value)
-    with pytest.raises(UnsupportedError, match=r"hdfs.*What works"):
-        writer.option("checkpointLocation", "hdfs:/x").start()
+    with pytest.raises(UnsupportedError, match=r"dbfs.*What works"):
+        writer.option("checkpointLocation", "dbfs:/x").start()

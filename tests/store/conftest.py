@@ -12,6 +12,7 @@ from braided.bench.s3_server import S3Server
 from braided.store.durable.location import Location
 from braided.store.durable.open_store import open_store
 from braided.store.durable.store import Store
+from support.hdfs import hdfs_for_tests
 from support.s3 import s3_server_for_tests
 
 
@@ -21,12 +22,20 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with hdfs_for_tests(tmp_path_factory) as url:
+        yield url
+
+
+@pytest.fixture(params=["local", "memory", "s3", "hdfs"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store of each kind."""
     if request.param == "local":
         return open_store(tmp_path / "store")
     if request.param == "memory":
         return open_store(Location.of(f"memory://{uuid.uuid4().hex}/store"))
+    if request.param == "hdfs":
+        return open_store(f"{request.getfixturevalue('hdfs')}/{uuid.uuid4().hex}")
     server: S3Server = request.getfixturevalue("s3_server")
     return open_store(f"{server.url}/{uuid.uuid4().hex}", server.settings)

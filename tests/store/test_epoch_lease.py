@@ -32,11 +32,13 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture(params=["memory", "s3"])
+@pytest.fixture(params=["memory", "s3", "hdfs"])
 def remote(request: pytest.FixtureRequest) -> Store:
     name = f"{request.node.name}-{os.getpid()}".replace("[", "-").replace("]", "")
     if request.param == "memory":
         return open_store(f"memory://{name}/braided")
+    if request.param == "hdfs":
+        return open_store(f"{request.getfixturevalue('hdfs')}/{name}/braided")
     server: S3Server = request.getfixturevalue("s3_server")
     return open_store(f"{server.url}/{name}/braided", server.settings)
 

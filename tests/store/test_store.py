@@ -64,7 +64,10 @@ def test_ranges_and_pieces_of_a_large_file(store: Store) -> None:
 
 
 def test_a_file_that_was_not_written_to_its_end_is_not_there(store: Store) -> None:
-    if not store.location.local:  # there a half stays under a name that nobody uses
+    if store.location.scheme not in (
+        "",
+        "hdfs",
+    ):  # there a half stays under a name that nobody uses
         with pytest.raises(ZeroDivisionError), store.writer("half") as write:
             write(b"x" * 100)
             raise ZeroDivisionError
@@ -155,7 +158,7 @@ def test_a_forked_process_can_use_a_store_that_its_parent_has_used(
 
 def test_a_create_whose_answer_was_lost_is_known_by_its_content(store: Store) -> None:
     # The client has sent it again, and finds its own object.
-    if store.location.local:
+    if store.location.scheme in ("", "hdfs"):  # where a client knows what became of it
         return
     store.put("m/0", b"mine, by the token 17")
     assert store.put_if_absent("m/0", b"mine, by the token 17")
@@ -199,7 +202,7 @@ def test_a_setting_that_the_client_does_not_know_is_an_option_error(s3_server: S
         store.get("a")
 
 
-@pytest.mark.parametrize("location", ["dbfs:/x", "hdfs:/x", "hdfs://host:8020/x", "ftp://h/x"])
+@pytest.mark.parametrize("location", ["dbfs:/x", "ftp://h/x"])
 def test_a_place_without_a_store_is_refused_with_a_sentence(location: str) -> None:
     with pytest.raises(UnsupportedError, match=r"What works: local.*s3a://") as caught:
         open_store(location)

@@ -56,6 +56,8 @@ def _settings(location: Location, look: _Look) -> dict[str, str]:
         return _of_s3(location.authority, look)
     if location.scheme == "gs":
         return _named({"fs.gs.auth.service.account.json.keyfile": "service_account"}, look)
+    if location.scheme == "hdfs":
+        return _named({"fs.defaultFS": "fs.defaultFS"}, look) if not location.authority else {}
     # Azure's keys are named by account, which is the host of container@account.
     host = location.authority.rpartition("@")[2]
     return _named({f"fs.azure.account.key.{host}": "account_key"}, look)

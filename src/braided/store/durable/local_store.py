@@ -22,19 +22,15 @@ import pyarrow as pa
 from braided import failpoints
 from braided.errors import CheckpointReadError, CheckpointWriteError
 from braided.store.durable.location import Location
-from braided.store.durable.store import Data
+from braided.store.durable.store import TEMPORARY, Data
 
 __all__ = [
-    "TEMPORARY",
     "LocalStore",
     "make_directories",
     "sync_directory",
     "sync_new_files",
     "write_error",
 ]
-
-TEMPORARY = ".tmp"
-"""How a file is called, at the end, while it has no name of its own yet."""
 
 _ADVICE = {
     errno.ENOSPC: "free some space and start the query again",

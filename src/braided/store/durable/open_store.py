@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from braided.errors import UnsupportedError
+from braided.store.durable.hdfs_store import HdfsStore
 from braided.store.durable.local_store import LocalStore
 from braided.store.durable.location import Location
 from braided.store.durable.object_store import SCHEMES, ObjectStore
@@ -21,10 +22,12 @@ def open_store(location: str | Path | Location, settings: Mapping[str, str] | No
         return LocalStore(where.local)
     if where.scheme in (*SCHEMES, "memory"):
         return ObjectStore(where, settings)
+    if where.scheme == "hdfs":
+        return HdfsStore(where, settings)
     raise UnsupportedError(
         f"{where}: Braided keeps nothing on {where.scheme!r}, because it knows no atomic "
         "create-if-absent there. What works: local and mounted paths (a mount of the same store "
-        "too, if it has hard links), s3a://, gs:// and abfss://"
+        "too, if it has hard links), s3a://, gs://, abfss:// and hdfs://"
     )
 
 

@@ -6,8 +6,9 @@ atomic step is `put_if_absent`: it makes a whole file appear under a name or, wh
 taken, leaves that alone and says so. Commits rest on it.
 
 `local_store.py` has it on local and mounted paths, `object_store.py` on S3, GCS, Azure and their
-kin; one contract suite (`tests/store/test_store.py`) runs over all of them. `open_store.py` knows
-which belongs to a location. Stores can be pickled: tasks get theirs from the driver.
+kin, `hdfs_store.py` on HDFS; one contract suite (`tests/store/test_store.py`) runs over all of
+them. `open_store.py` knows which belongs to a location. Stores can be pickled: tasks get theirs
+from the driver.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ import pyarrow as pa
 
 from braided.store.durable.location import Location
 
-__all__ = ["UNREADABLE", "Data", "Store"]
+__all__ = ["TEMPORARY", "UNREADABLE", "Data", "Store"]
+
+TEMPORARY = ".tmp"
+"""How a file is called, at the end, while it has no name of its own yet."""
 
 # What msgspec raises for bytes that are not what it once wrote.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)

@@ -24,8 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from braided import failpoints
-from braided.store.durable.local_store import TEMPORARY
-from braided.store.durable.store import Store
+from braided.store.durable.store import TEMPORARY, Store
 from braided.store.history.manifest import View
 from braided.store.history.manifest_log import DIRECTORY, ManifestLog
 from braided.store.history.runs import batch_of
