@@ -254,7 +254,7 @@ def _assemble(
     progress.first = {**_section_before(version, metas, estimator), "control": control.summary()}
     collector = Collector(checkpoint.files, checkpoint.manifests, options.retained_manifests)
     collector.collect_orphans()
-    outputs = Outputs(flow.ends, _open_sinks(sinks, checkpoint, spark))
+    outputs = Outputs(flow.ends, _open_sinks(sinks, checkpoint, spark), checkpoint.outputs)
     gate = Gate()
     first_states = FirstStates(flow.steps, metas, checkpoint.imported, checkpoint.files)
     steps = BatchSteps(

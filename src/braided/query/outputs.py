@@ -19,10 +19,13 @@ __all__ = ["Outputs"]
 class Outputs:
     """The sinks, each with the end of the flow that it writes."""
 
-    def __init__(self, ends: Sequence[Node], sinks: Sequence[NamedSink]) -> None:
+    def __init__(
+        self, ends: Sequence[Node], sinks: Sequence[NamedSink], newest: Sequence[Prepared]
+    ) -> None:
+        """`newest` is what the newest batch prepared, before this start."""
         self._ends = tuple(zip(ends, sinks, strict=True))
         self._sinks = {named.name: named.sink for named in sinks}
-        self._published: tuple[Prepared, ...] = ()
+        self._published = tuple(output for output in newest if output.sink in self._sinks)
 
     def prepare(self, frames: BatchFrames, attempt: str, steps: StepTimes) -> tuple[Prepared, ...]:
         """Computes what each sink gets and leaves it where no reader looks."""
