@@ -245,15 +245,18 @@ def test_what_a_power_cut_takes_of_sparks_own_record_is_restored(
 
     take("commits", 2, 3)
     take("offsets", 3)
-    # Planned and not yet run, but only begun to be written.
-    (log["offsets"] / "4").write_bytes(b"v1\n")
+    # Planned and not yet run, and cut off in its last line, which would be the tick.
+    cut = (log["offsets"] / "2").read_text().rpartition("\n")[0] + "\n"
+    (log["offsets"] / "4").write_text(cut)
     with caplog.at_level(logging.WARNING, "braided"):
         story.run()
     assert "batches 3, 4" in caplog.text and "restored" in caplog.text
     story.check()
     story.arrive()
     newest = max(manifests_of(story.lab.checkpoint))
-    take("commits", *range(newest + 1))
+    take("commits", *range(newest))
+    (log["commits"] / str(newest)).write_bytes(b"")
+    (story.lab.checkpoint / "metadata").write_bytes(b"")
     take("offsets", *range(newest - 1))
     for number in (newest, newest - 1):
         (log["offsets"] / str(number)).write_bytes(b"")
@@ -264,7 +267,7 @@ def test_what_a_power_cut_takes_of_sparks_own_record_is_restored(
 
 def test_a_source_whose_record_was_lost_is_not_read_twice(story: Story) -> None:
     sources = story.lab.checkpoint / "sources" / "0"
-    taken = [Taken(sources / name) for name in ("2", "3")]
+    taken = [Taken(sources / str(number)) for number in range(BATCHES)]
     story.refused(CheckpointMismatchError, "batch 3 was committed", str(sources), "read twice")
     for each in taken:
         each.restore()

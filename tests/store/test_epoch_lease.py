@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from braided.bench.s3_server import S3Server
-from braided.errors import CheckpointReadError, FencedError
+from braided.errors import CheckpointReadError, CheckpointWriteError, FencedError
 from braided.store.durable import epoch_lease
 from braided.store.durable.epoch_lease import EpochLease
 from braided.store.durable.lease import Lease, acquire_lease
@@ -114,11 +114,55 @@ def test_a_holder_renews_its_lease_and_may_come_late(
     assert renewed.wait(60)
     with pytest.raises(FencedError):
         acquire_lease(remote, "query next")
-    # One that was replaced writes its own epoch's object only, which nobody looks at.
     leases.append(new := acquire_lease(remote, "query next", takeover=True))
-    renewed.clear()
-    assert renewed.wait(60)
     assert new.held() and not lease.held()
+
+
+def test_a_lease_of_this_process_that_could_not_be_given_back_holds_nobody_up(
+    remote: Store, leases: list[Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = acquire_lease(remote, "query old")
+
+    def fail(store: Store, name: str, data: bytes) -> None:
+        raise CheckpointWriteError("the store is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(type(remote), "put", fail)
+        lease.release()
+    leases.append(acquire_lease(remote, "query new"))
+
+
+def test_an_idle_holder_is_told_that_it_was_replaced(
+    remote: Store, leases: list[Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epoch_lease, "RENEWED_EVERY_S", 0.01)
+    told = threading.Event()
+    leases.append(old := acquire_lease(remote, "query old"))
+    old.call_when_lost(told.set)
+    leases.append(new := acquire_lease(remote, "query new", takeover=True))
+    assert told.wait(60)
+    assert new.held() and not old.held()
+
+
+def test_a_newcomer_that_comes_late_does_not_take_an_epoch_that_is_over(
+    remote: Store, leases: list[Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases.append(acquire_lease(remote, "first"))
+    leases[0].release()
+    listed, late = type(remote).list, [True]
+
+    def list_then_stall(store: Store, directory: str) -> list[str]:
+        names = listed(store, directory)
+        if late:  # others come and go between its look and its create
+            late.clear()
+            acquire_lease(store, "second").release()
+            leases.append(acquire_lease(store, "third"))
+        return names
+
+    monkeypatch.setattr(type(remote), "list", list_then_stall)
+    with pytest.raises(FencedError, match="third"):
+        acquire_lease(remote, "late")
+    assert leases[-1].held()
 
 
 def test_of_many_newcomers_one_gets_the_lease(remote: Store, leases: list[Lease]) -> None:
@@ -147,7 +191,6 @@ def test_a_killed_holder_of_this_machine_holds_nothing(
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert process.stdout is not None and process.stdout.readline() == "held\n"
-    _age(store, 1000)  # it lives, however long it has not come to renew its lease
     with pytest.raises(FencedError, match=rf"pid {process.pid} "):
         acquire_lease(store, "query next")
     process.send_signal(signal.SIGKILL)

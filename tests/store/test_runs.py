@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from braided.errors import CheckpointCorruptError
 from braided.store.durable.local_store import LocalStore
+from braided.store.durable.location import Location
+from braided.store.durable.open_store import open_store
 from braided.store.history import run_blocks, runs
 from braided.store.history.runs import (
     RunFile,
@@ -127,6 +129,16 @@ def test_of_a_large_run_only_the_wanted_slots_are_read(tmp_path: Path) -> None:
         assert {slot for slot, _, _ in found} == wanted
         assert sum(len(keys) for _, keys, _ in found) == 400 * len(wanted)
         assert files.bytes_read < run.footer + len(wanted) * 400 * 114
+
+
+def test_an_empty_slot_at_the_end_of_a_large_run_is_read_from_an_object_store() -> None:
+    store = open_store(Location.of("memory://empty-slots/store"))
+    noise = random.Random(3)
+    large = [b"k%05d" % i for i in range(4000)], [noise.randbytes(100) for _ in range(4000)]
+    run = write_run(store, "7-2-a.snap.run", [(0, *large), (1, [], []), (2, [], [])])
+    assert run.bytes > 256 << 10 and slots_of(run) == [0, 1, 2]
+    assert not [rows for _, *rows in read_run(store, run, {1, 2}) if rows[0]]
+    assert gathered(read_run(store, run, {0, 2}))[0] == dict(zip(*large, strict=True))
 
 
 def test_a_run_larger_than_memory_is_written_and_read_in_parts(tmp_path: Path) -> None:

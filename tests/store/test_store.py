@@ -52,10 +52,11 @@ def test_ranges_and_pieces_of_a_large_file(store: Store) -> None:
     with store.writer("carry/large") as write:
         for start in range(0, len(LARGE), 1 << 20):
             write(LARGE[start : start + (1 << 20)])
-    spans = [(0, 3), (len(LARGE) - 5, 5), (1 << 20, 70_000)]
+    spans = [(0, 3), (9, 0), (len(LARGE) - 5, 5), (1 << 20, 70_000)]
     pieces = store.get_ranges("carry/large", spans)
     assert [bytes(piece) for piece in pieces] == [LARGE[s : s + n] for s, n in spans]
     assert store.get_ranges("carry/large", []) == []
+    assert [bytes(each) for each in store.get_ranges("carry/large", [(7, 0)])] == [b""]
     with store.reader("carry/large") as file:
         assert bytes(file.read_buffer(7)) == LARGE[:7]
         file.seek(0)
@@ -207,6 +208,14 @@ def test_a_place_without_a_store_is_refused_with_a_sentence(location: str) -> No
     with pytest.raises(UnsupportedError, match=r"What works: local.*s3a://") as caught:
         open_store(location)
     assert location in str(caught.value)
+
+
+def test_a_place_in_a_store_has_one_spelling(s3_server: S3Server) -> None:
+    open_store(f"{s3_server.url}/spelled/x", s3_server.settings).put("y", b"1")
+    for text in ("spelled//x/", "/spelled/x", "spelled/./z/../x"):
+        store = open_store(f"{s3_server.url}/{text}", s3_server.settings)
+        assert store.list("") == ["y"]
+    assert open_store(f"{s3_server.url}/a#1").location != open_store(f"{s3_server.url}/a").location
 
 
 def test_a_path_is_local_however_it_is_written(tmp_path: Path) -> None:

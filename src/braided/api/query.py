@@ -43,6 +43,8 @@ class ElasticQuery:
         self._query = query
         self._opened = opened
         self._engine = opened.engine
+        # One that is idle would plan the next batch beside the query that has taken over.
+        self._engine.call_when_fenced(self.stop)
         with _registering:
             _running[opened.location] = self
         call_at_end(query, self._end)

@@ -329,9 +329,10 @@ def _merged(what: str, settings: list[dict[str, Any]]) -> dict[str, Any]:
         for name, value in of_writer.items():
             first = merged.setdefault(name, value)
             if first != value:
+                secret = name.lower().startswith("braided.store.")
+                values = "" if secret else f": {first!r} and {value!r}"
                 raise DefinitionError(
-                    f"the writers of one query give {what} {name} different values: {first!r} and "
-                    f"{value!r}"
+                    f"the writers of one query give {what} {name} different values{values}"
                 )
     return merged
 

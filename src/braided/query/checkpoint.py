@@ -30,10 +30,16 @@ class Started:
 
 def open_view(manifests: ManifestLog, spark_log: SparkLog, location: str) -> Started:
     """The newest view, if Spark's log agrees with it; what a power cut took of that is restored."""
-    batches, committed = manifests.batches(), spark_log.last_commit()
+    batches = manifests.batches()
+    torn = spark_log.mend() if batches else []  # nothing is touched of another query's
+    if torn:
+        log.warning("%s was cut off or lost in %s, and is mended", ", ".join(torn), location)
+    committed = spark_log.last_commit()
     newest = max(batches, default=None)
     if newest is None:
         if committed is None:
+            if spark_log.is_torn(0):
+                spark_log.forget(0)
             return Started(View.empty(), uuid.uuid4().hex, True)
         raise CheckpointMismatchError(
             f"the checkpoint {location} holds {committed + 1} committed batches of Spark's and no "
@@ -42,16 +48,16 @@ def open_view(manifests: ManifestLog, spark_log: SparkLog, location: str) -> Sta
             "the directory"
         )
     committed = -1 if committed is None else committed
-    # Spark may lack the ends of its logs, which it does not sync, and no more than that.
-    if not batches[0] - 1 <= committed <= newest:
+    # Spark may lack the ends of its logs, which it does not sync; but what is not known of its
+    # offsets can't be told from logs of another time.
+    known = manifests.read(newest).offsets != ""
+    if committed > newest or (committed < newest - 1 and not known):
         raise CheckpointMismatchError(
             f"the checkpoint {location} does not fit together: Spark has committed batch "
             f"{committed}, Braided's newest manifest is of batch {newest} and the oldest of "
             f"batch {batches[0]}. Files were deleted or restored from different times"
         )
-    _restore(
-        manifests, spark_log, [b for b in batches if b >= min(committed, newest - 1)], location
-    )
+    _restore(manifests, spark_log, [b for b in batches if b >= newest - 1], location)
     planned = spark_log.last_offset()
     if planned is None or planned < newest:
         raise CheckpointMismatchError(
@@ -68,9 +74,9 @@ def _restore(
 ) -> None:
     """Gives Spark back what it wrote of some batches, the newest among them, and has lost."""
     texts = {batch: text for batch in batches if (text := manifests.read(batch).offsets)}
-    if not texts:
-        return  # earlier versions kept none
     newest = batches[-1]
+    if newest not in texts:
+        return  # earlier versions kept none
     lost = spark_log.lost_sources(texts[newest])
     if lost:
         raise CheckpointMismatchError(

@@ -8,7 +8,7 @@ short.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -85,6 +85,10 @@ class Engine:
             except BaseException as error:
                 raise self._explained(error) from None
 
+    def call_when_fenced(self, then: Callable[[], None]) -> None:
+        """Has a function called if another query takes the checkpoint over."""
+        self._lease.call_when_lost(then)
+
     def close(self) -> None:
         """Lets go of the checkpoint; who comes second waits until that is done."""
         with self._closing:
@@ -111,6 +115,7 @@ class Engine:
             )
         steps, times = self._steps, StepTimes()
         with times.step("admit"):
+            steps.committer.check_lease()
             admitted = steps.admission.admit(df, batch, before)
         outcome = steps.processing.process(df, admitted, before, times)
         with times.step("commit"):

@@ -63,6 +63,8 @@ class FilesOut:
 def _sync(paths: set[Path]) -> None:
     """Makes files durable before a manifest names them: Spark's writers leave that to chance."""
     for path in paths | {path.parent for path in paths}:
+        if not path.exists():
+            continue
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -161,7 +163,10 @@ class FileSink:
                     return self._store.put_if_absent(f"{_LOG}/{batch}", lines.encode())
             except CheckpointWriteError:
                 pass  # a place without hard links, for one; if Spark can't either, it says why
-        return jvm.add_to_sink_log(self._log, batch, statuses)
+        added = jvm.add_to_sink_log(self._log, batch, statuses)
+        if Location.of(self.path).local is not None:
+            _sync({Path(self._log_path) / f"{batch}.compact"})
+        return added
 
     def discard(self, entries: tuple[str, ...]) -> None:
         pass  # what was written is the output itself

@@ -15,6 +15,9 @@ def one_spelling(target: str) -> str:
     """A location as Spark is told. What is neither an absolute path nor an address stays as it is
     written: the directory that a process was started in says nothing about it.
     """
-    if target.startswith("/") or _ADDRESS.match(target):
+    if target.startswith("/"):
         return Location.of(target).text
+    if _ADDRESS.match(target):
+        # Addresses of systems may have secrets behind the question mark.
+        return Location.of(target.partition("?")[0].partition("#")[0]).text
     return target

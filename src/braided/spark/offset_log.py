@@ -7,6 +7,8 @@ Spark lacks is written again before it looks.
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,7 +20,11 @@ from braided.store.durable.store import UNREADABLE, Store
 
 __all__ = ["BatchTimes", "SparkLog"]
 
-_OFFSETS, _COMMITS = "offsets", "commits"
+_OFFSETS, _COMMITS, _METADATA = "offsets", "commits", "metadata"
+_SHORTEST = "v1\n{}\n-"
+"""An entry of the fewest lines: version, times, and our own source alone."""
+_TICK = re.compile(r"-|-?[0-9]+")
+_COMMIT = re.compile(rb"v[0-9]+\n\{.*\}", re.DOTALL)
 _REMEMBERED = 3
 """Texts kept: of the batch that runs, the one before it, and one to spare."""
 
@@ -93,15 +99,43 @@ class SparkLog:
         self._checkpoint.delete([_entry(batch), f"{_OFFSETS}/.{batch}.crc"])
         self._texts.pop(batch, None)
 
-    def is_torn(self, batch: int, before: str) -> bool:
+    def is_torn(self, batch: int, before: str | None = None) -> bool:
         """Whether the entry of a batch is there in part only, as a power cut leaves files; the
-        one before it shows how long it should be.
+        one before it shows how many lines it should have, of which our own source has the last.
         """
         try:
-            text = self._checkpoint.get(_entry(batch)).to_pybytes().decode(errors="replace")
+            text = bytes(self._checkpoint.get(_entry(batch))).decode(errors="replace")
         except FileNotFoundError:
             return False
-        return "\0" in text or text.count("\n") < before.count("\n")
+        lines = (before or _SHORTEST).rstrip("\n").count("\n")
+        missing = lines - text.rstrip("\n").count("\n")
+        if "\0" in text or missing > 0:
+            return True
+        return before is not None and not missing and not _TICK.fullmatch(text.rpartition("\n")[2])
+
+    def mend(self) -> list[str]:
+        """Removes what a power cut has left empty or cut off of Spark's own files: that a batch is
+        done, which is found out again. The name of the query, which it wants to see, is made anew.
+        """
+        if not isinstance(self._checkpoint, LocalStore):
+            return []  # objects appear whole
+        commits = [n for n in self._checkpoint.list(_COMMITS) if n.rpartition("/")[2].isdigit()]
+        torn = [name for name in commits if not _COMMIT.match(bytes(self._checkpoint.get(name)))]
+        if self.last_offset() is not None and not self._has_name():
+            torn.append(_METADATA)
+        for name in torn:
+            directory, slash, last = name.rpartition("/")
+            self._checkpoint.delete([name, f"{directory}{slash}.{last}.crc"])
+            if name == _METADATA:
+                self._checkpoint.put(name, msgspec.json.encode({"id": str(uuid.uuid4())}))
+        return torn
+
+    def _has_name(self) -> bool:
+        try:
+            msgspec.json.decode(self._checkpoint.get(_METADATA), type=dict[str, str])["id"]
+        except (FileNotFoundError, KeyError, *UNREADABLE):
+            return False
+        return True
 
     def lost_sources(self, offsets: str) -> list[str]:
         """Sources that keep a log of their own, and have lost what a batch's offsets name."""
@@ -111,7 +145,8 @@ class SparkLog:
                 entry = msgspec.json.decode(position, type=_FileOffset).logOffset
             except msgspec.MsgspecError:
                 continue
-            if entry >= 0 and (self._newest(f"sources/{number}") or 0) < entry:
+            newest = self._newest(f"sources/{number}")
+            if (-1 if newest is None else newest) < entry:
                 lost.append(self._checkpoint.path(f"sources/{number}"))
         return lost
 

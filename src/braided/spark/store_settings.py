@@ -7,6 +7,7 @@ client reads by itself. Values here may be secrets: they are in no message.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -32,6 +33,8 @@ _REGION = "us-east-1"
 _CENTRAL = "s3.amazonaws.com"
 """What Spark sets where nobody has: Amazon's, of whatever region."""
 
+_PREFIX = re.compile(r"^(aws|google|azure_storage|azure)_")
+
 _Look = Callable[[str], str | None]
 
 
@@ -43,7 +46,7 @@ def session_store(
     if where.local is not None:
         return open_store(where)
     settings = _settings(where, Jvm(spark).hadoop_settings())
-    return open_store(where, {**settings, **(given or {})})
+    return open_store(where, {**settings, **_short(given or {})})
 
 
 def session_checkpoint(spark: SparkSession, checkpoint: str | Path | Location) -> Store:
@@ -81,6 +84,11 @@ def _of_s3(bucket: str, look: _Look) -> dict[str, str]:
     if "AnonymousAWSCredentialsProvider" in (find("aws.credentials.provider") or ""):
         settings["skip_signature"] = "true"
     return settings
+
+
+def _short(settings: Mapping[str, str]) -> dict[str, str]:
+    """By the names without the store's, which mean the same: a setting must be there once."""
+    return {_PREFIX.sub("", name): value for name, value in settings.items()}
 
 
 def _named(names: Mapping[str, str], look: _Look) -> dict[str, str]:

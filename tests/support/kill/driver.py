@@ -26,6 +26,7 @@ from braided.query.progress import ProgressLog
 from braided.steering import policy_settings as policies
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
+from braided.store.durable import epoch_lease
 from support.kill import branches
 from support.kill.operators import OPERATORS
 from support.restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
@@ -57,6 +58,8 @@ class Job(msgspec.Struct, frozen=True):
 def main(job: Job) -> None:
     if job.victim == "driver":
         os.environ["BRAIDED_FAILPOINT_PID"] = str(os.getpid())
+    # A lease is fresh for as long as a slow machine takes to start the next driver.
+    epoch_lease.FRESH_S = 3600.0
     _record(Path(job.progress))
     if job.restless:
         _ask_for_changes()

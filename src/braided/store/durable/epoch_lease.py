@@ -2,9 +2,9 @@
 
 To take the lease is to create the object of the next epoch, which only one can. Its holder writes
 it anew every few seconds, and at the end says in it that it was given back; whoever finds one that
-was not renewed for a while takes the next epoch. Of a holder on the same machine it is known at
-once whether it lives. A holder has lost its
-lease when there is an object of a later epoch: it looks before it commits and before it publishes.
+was not renewed for a while, or whose process is gone from this machine, takes the next epoch. A
+holder has lost its lease when there is an object of a later epoch: it looks before a batch, before
+it commits and before it publishes, and whenever it renews, so that an idle one ends as well.
 
 Freshness is told by the holders' clocks, so that hosts whose clocks differ by more than the time
 that a lease stays fresh may take it too early or too late. That costs work and no state.
@@ -20,6 +20,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -66,8 +67,9 @@ class _Holder(msgspec.Struct, frozen=True):
         """Whether a newcomer has to leave the lease alone."""
         if self.released:
             return False
-        alive = self.is_alive()
-        return self.age_s() <= FRESH_S if alive is None else alive
+        if self.process == _process(os.getpid()):
+            return self.token in _held  # one of our own may have ended without saying so
+        return self.is_alive() is not False and self.age_s() <= FRESH_S
 
     def age_s(self) -> float:
         return (_now_ms() - self.renewed_ms) / 1000
@@ -83,6 +85,8 @@ class EpochLease:
         self._holder = holder
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._when_lost: Callable[[], None] = _do_nothing
+        _held.add(holder.token)
         threading.Thread(target=self._renew, name="braided-lease", daemon=True).start()
 
     @classmethod
@@ -97,25 +101,33 @@ class EpochLease:
                 owner=owner,
                 host=socket.gethostname(),
                 pid=os.getpid(),
-                process=f"{_machine()}/{_began(os.getpid())}",
+                process=_process(os.getpid()),
                 token=uuid.uuid4().hex,
                 since=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
                 renewed_ms=_now_ms(),
             )
             if store.put_if_absent(_name(newest + 1), msgspec.json.encode(holder)):
-                store.delete(map(_name, epochs))
-                return cls(store, newest + 1, holder)
+                now = _epochs(store)
+                if max(now) == newest + 1:
+                    store.delete(map(_name, epochs))
+                    return cls(store, newest + 1, holder)
+                # The epoch had been taken, given back and tidied away while we were on the way.
+                store.delete([_name(newest + 1)])
             # Somebody was faster; if they can be proved to be there, the next look says who.
             takeover = False
 
     def held(self) -> bool:
         return not self._ended.is_set() and max(_epochs(self._store), default=0) == self._epoch
 
+    def call_when_lost(self, then: Callable[[], None]) -> None:
+        """Has a function called, in a thread of its own, if somebody takes the lease over."""
+        self._when_lost = then
+
     def release(self) -> None:
         with self._lock:
             if self._ended.is_set():
                 return
-            self._ended.set()
+            self._end()
             try:
                 self._store.put(_name(self._epoch), msgspec.json.encode(self._holder.renewed(True)))
             except BraidedError as error:
@@ -127,10 +139,29 @@ class EpochLease:
                 if self._ended.is_set():
                     return
                 try:
+                    if max(_epochs(self._store), default=0) != self._epoch:
+                        self._end()
+                        break
                     self._store.put(_name(self._epoch), msgspec.json.encode(self._holder.renewed()))
                 except BraidedError as error:
                     # A batch that can't be committed will say so; this is no reason to end.
                     log.warning("the lease was not renewed: %s", error)
+        else:
+            return
+        log.warning("another query has taken over %s; this one ends", self._store.location)
+        self._when_lost()
+
+    def _end(self) -> None:
+        self._ended.set()
+        _held.discard(self._holder.token)
+
+
+_held: set[str] = set()
+"""The tokens of the leases that this process holds."""
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _refuse_if_held(store: Store, epoch: int) -> None:
@@ -169,6 +200,11 @@ def _machine() -> str:
         return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return uuid.uuid4().hex  # nothing can be known of processes
+
+
+def _process(pid: int) -> str:
+    """Names a process of this machine among all that it has had and will have."""
+    return f"{_machine()}/{_began(pid)}"
 
 
 def _began(pid: int) -> str:

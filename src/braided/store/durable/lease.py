@@ -10,6 +10,7 @@ On a local path it is a lock of the operating system, which ends with its proces
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from braided.store.durable.epoch_lease import EpochLease
@@ -29,6 +30,9 @@ class Lease(Protocol):
 
     def held(self) -> bool:
         """Whether it is still this one's."""
+
+    def call_when_lost(self, then: Callable[[], None]) -> None:
+        """Has a function called if somebody takes the lease over and that shows by itself."""
 
     def release(self) -> None:
         """Gives the lease back; again is fine, and from several threads at once."""

@@ -15,6 +15,7 @@ import os
 import socket
 import threading
 import weakref
+from collections.abc import Callable
 
 from braided.errors import FencedError
 from braided.store.durable.local_store import LocalStore, make_directories, write_error
@@ -70,6 +71,9 @@ class LocalLease:
             return os.path.samestat(os.fstat(descriptor), os.stat(self._path))
         except OSError:
             return False
+
+    def call_when_lost(self, then: Callable[[], None]) -> None:
+        """Nobody takes a lock from a process that lives."""
 
     def release(self) -> None:
         """Gives the lease back; again is fine, and from several threads at once."""

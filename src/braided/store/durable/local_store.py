@@ -183,8 +183,10 @@ def sync_new_files(directory: Path, synced: frozenset[str]) -> frozenset[str]:
     for name in fresh:
         with contextlib.suppress(FileNotFoundError), open(name, "rb") as file:
             os.fsync(file.fileno())
-    for parent in {os.path.dirname(name) for name in fresh}:
-        sync_directory(Path(parent))
+    if fresh:
+        parents = {os.path.dirname(name) for name in fresh}
+        for parent in {*map(Path, parents), directory, directory.parent}:
+            sync_directory(parent)
     return names
 
 

@@ -7,10 +7,10 @@ ever a `pathlib.Path`: `hdfs:/x` and `dbfs:/x` look like paths with a colon in t
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 __all__ = ["Location"]
 
@@ -25,7 +25,7 @@ class Location:
     scheme: str
     """Empty for a local path."""
     text: str
-    """As Spark is told: an absolute path, or an address without user, password and query."""
+    """As Spark is told: an absolute path, or an address without user and password."""
 
     @classmethod
     def of(cls, given: str | Path | Location) -> Location:
@@ -40,10 +40,18 @@ class Location:
             path = "/" + text[5:].lstrip("/") if scheme else text
             # `..` and double slashes are not read alike by Hadoop and the operating system.
             return cls("", "/" + os.path.abspath(path).lstrip("/"))
-        parts = urlsplit(text)
+        # By hand: `?` and `#` are letters of a path like others, as in Hadoop.
+        rest = text[len(scheme) + 1 :]
+        authority, path = "", rest
+        if rest.startswith("//"):
+            authority, slash, path = rest[2:].partition("/")
+            path = slash + path
         # Users and passwords are secrets; but Azure writes container@account.
-        host = parts.netloc if scheme in _CONTAINERS else parts.netloc.rpartition("@")[2]
-        return cls(scheme, urlunsplit((scheme, host, parts.path.rstrip("/"), "", "")))
+        if scheme not in _CONTAINERS:
+            authority = authority.rpartition("@")[2]
+        # Double slashes and dots would be other places to a store, and are not to Hadoop.
+        path = posixpath.normpath(f"/{path.lstrip('/')}") if path.strip("/") else ""
+        return cls(scheme, f"{scheme}:{f'//{authority}' if authority else ''}{path}")
 
     @property
     def local(self) -> Path | None:
@@ -53,12 +61,16 @@ class Location:
     @property
     def authority(self) -> str:
         """The bucket, the container or the host."""
-        return urlsplit(self.text).netloc if self.scheme else ""
+        rest = self.text[len(self.scheme) + 1 :]
+        return rest[2:].partition("/")[0] if self.scheme and rest.startswith("//") else ""
 
     @property
     def key(self) -> str:
         """The path in the store, without a slash in front."""
-        return urlsplit(self.text).path.lstrip("/") if self.scheme else self.text
+        if not self.scheme:
+            return self.text
+        rest = self.text[len(self.scheme) + 1 :]
+        return rest[2:].partition("/")[2] if rest.startswith("//") else rest.lstrip("/")
 
     def __truediv__(self, name: str) -> Location:
         return Location(self.scheme, f"{self.text.rstrip('/')}/{name}")

@@ -26,7 +26,7 @@ import pyarrow as pa
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import MemoryStore, from_url
 
-from braided.errors import CheckpointReadError, CheckpointWriteError, OptionError
+from braided.errors import BraidedError, CheckpointReadError, CheckpointWriteError, OptionError
 from braided.store.durable.location import Location
 from braided.store.durable.store import Data
 
@@ -97,16 +97,19 @@ class ObjectStore:
             return pa.py_buffer(obstore.get(self._client, self._key(name)).bytes())
 
     def get_ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        if not spans:
-            return []
+        wanted = [(start, length) for start, length in spans if length]
+        if not wanted:  # a request for nothing is refused
+            return [pa.py_buffer(b"") for _ in spans]
         with self._reading(name):
-            pieces = obstore.get_ranges(
-                self._client,
-                self._key(name),
-                starts=[start for start, _ in spans],
-                lengths=[length for _, length in spans],
+            pieces = iter(
+                obstore.get_ranges(
+                    self._client,
+                    self._key(name),
+                    starts=[start for start, _ in wanted],
+                    lengths=[length for _, length in wanted],
+                )
             )
-            return [pa.py_buffer(piece) for piece in pieces]
+            return [pa.py_buffer(next(pieces) if length else b"") for _, length in spans]
 
     def reader(self, name: str) -> pa.NativeFile:
         with self._reading(name):
@@ -171,16 +174,18 @@ class ObjectStore:
     def _writing(self, name: str) -> Iterator[None]:
         try:
             yield
-        except CheckpointWriteError:
+        except BraidedError:
             raise
-        except (BaseError, OSError) as error:
+        except (BaseError, OSError, ValueError) as error:
             raise CheckpointWriteError(f"can't write {self.path(name)}: {_reason(error)}") from None
 
     @contextlib.contextmanager
     def _reading(self, name: str) -> Iterator[None]:
         try:
             yield
-        except (BaseError, OSError) as error:
+        except BraidedError:
+            raise
+        except (BaseError, OSError, ValueError) as error:
             if isinstance(error, FileNotFoundError) and _is_absence(str(error)):
                 raise FileNotFoundError(f"{self.path(name)} is not there") from None
             raise CheckpointReadError(f"can't read {self.path(name)}: {_reason(error)}") from None

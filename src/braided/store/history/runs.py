@@ -23,7 +23,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 import msgspec
 import pyarrow as pa
 
-from braided.errors import CheckpointCorruptError
+from braided.errors import CheckpointCorruptError, CheckpointReadError
 from braided.store.durable.store import UNREADABLE, Store
 from braided.store.history.arrow_runs import read_arrow
 from braided.store.history.run_blocks import (
@@ -149,6 +149,8 @@ def read_run(
             yield from _read_block(block, data.slice(start, block.size), wanted)
     except FileNotFoundError:
         raise _corrupt(files, run, wanted, "is missing") from None
+    except CheckpointReadError:
+        raise  # nothing is known of the file
     except OSError as error:
         raise _corrupt(files, run, wanted, f"can't be read ({error})") from error
     except _Damage as damage:
@@ -212,7 +214,8 @@ def _wanted_blocks(index: Index, wanted: Container[int] | None) -> Iterator[tupl
     """The blocks that have something of the wanted slots, with where they are."""
     start = 0
     for block in index.blocks:
-        if wanted is None or any(slot in wanted for slot in block.slots):
+        # A block of slots that are empty has no bytes, and there is nothing to read of it.
+        if block.size and (wanted is None or any(slot in wanted for slot in block.slots)):
             yield start, block
         start += block.size
 
