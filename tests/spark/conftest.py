@@ -20,9 +20,6 @@ _HERE = Path(__file__).parent
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 # Queries of a few rows spend their time on being planned and written down.
 _FOR_FEW_ROWS = {
-    # Spark would write and compile a program for each plan: `compiled` lets it.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     # What a user interface would show of earlier queries.
     "spark.sql.ui.retainedExecutions": "20",
     "spark.ui.retainedJobs": "20",
@@ -58,17 +55,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     use_driver_python(session)  # native queries that ours are held against as well
     yield session
     session.stop()
-
-
-@pytest.fixture
-def compiled(spark: SparkSession) -> Iterator[None]:
-    """Spark compiles plans, as it does for users; so it does where a test starts a program."""
-    names = [name for name in _FOR_FEW_ROWS if name.startswith("spark.sql.codegen.")]
-    for name in names:
-        spark.conf.unset(name)
-    yield
-    for name in names:
-        spark.conf.set(name, _FOR_FEW_ROWS[name])
 
 
 @pytest.fixture

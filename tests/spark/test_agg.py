@@ -232,7 +232,6 @@ WINDOWS: dict[str, Callable[[], list[Any]]] = {
 }
 
 
-@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(
     ("window", "mode"), [("tumbling", "append"), ("sliding", "update"), ("time", "append")]
 )

@@ -173,7 +173,6 @@ def test_state_and_output_equal_a_plain_python_oracle(
         _is_exact(lab, plan, feed, flow, sum(len(a.rows) for a in plan.actions))
 
 
-@pytest.mark.usefixtures("compiled")
 @settings(random_flows, max_examples=3)
 @given(plan=plans(), seed=st.integers(0, 1_000))
 def test_state_and_output_are_exact_with_policies_that_know_no_rest(

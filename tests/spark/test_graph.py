@@ -49,7 +49,6 @@ class Capture:
         return [row for batch in sorted(self.batches) for row in self.batches[batch]]
 
 
-@pytest.mark.usefixtures("compiled")
 def test_one_upstream_six_branches_three_sinks_run_each_operator_once(lab: Lab) -> None:
     feed = lab.feed(SCHEMA)
     feed.add(ROWS[:30])

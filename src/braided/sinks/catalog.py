@@ -173,10 +173,7 @@ class TableSink(FileSink):
             session.catalog.refreshTable(self._table.name)
 
     def _refuse_rows_of_others(self) -> None:
-        names = self.listed()
-        if any(name.startswith("_spark_metadata/") for name in names):
-            return
-        if any(name[0] not in "._" for name in names):
+        if self.strangers(self._spark):
             raise DefinitionError(
                 f"toTable: {self._table.name} holds rows that were not written by a stream "
                 f"(in {self.path}). Readers follow the log of the stream and would not see them "

@@ -127,9 +127,12 @@ class FileSink:
                 "checkpoint that goes with the path, or another path and a new checkpoint"
             )
 
-    def listed(self) -> list[str]:
-        """The names of the files below the path, as far as they can be listed."""
-        return [] if self._store is None else self._store.list("")
+    def strangers(self, spark: SparkSession) -> list[str]:
+        """Files below the path that no stream has written, as far as they can be listed."""
+        store = _store(spark, self.path)
+        if store is None or store.list(_LOG):
+            return []
+        return [name for name in store.list("") if name[0] not in "._"]
 
     def create_target(self) -> None:
         """Makes what has to be there before the first file, once the path is known to be free."""
