@@ -29,6 +29,7 @@ from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ChannelReport
 from braided.tasks.spec import BatchSpec
+from braided.tasks.state_location import CacheSetting
 from support.channel_runs import finished, open_reads
 
 SLOTS = 4
@@ -89,7 +90,7 @@ class Flow:
             self.meta,
             "flow",
             LocalStore(self.home / "root"),
-            str(self.home),
+            CacheSetting(str(self.home)),
             SnapshotLimits(),
             2,
             self.keep_order,
@@ -213,7 +214,7 @@ def test_records_of_a_window_share_one_timer(tmp_path: Path) -> None:
             flow.meta,
             "flow",
             LocalStore(tmp_path / "root"),
-            str(tmp_path),
+            CacheSetting(str(tmp_path)),
             SnapshotLimits(),
             2,
             False,

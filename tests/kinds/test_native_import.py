@@ -45,9 +45,11 @@ def test_imported_lists_keep_their_own_expiry(tmp_path: Path) -> None:
         ],
         names=["key", "slot", "variable", "sequence", "user", "data", "expiry"],
     )
-    write = _ImportWriter(Declared(variables=tuple(variables)).describe(), str(tmp_path), "p")
+    write = _ImportWriter(
+        Declared(variables=tuple(variables)).describe(), LocalStore(tmp_path), "p"
+    )
     [written] = next(write(iter([chunk]))).to_pylist()
-    run = RunFile(written["name"], written["digest"], written["bytes"], written["slots"])
+    run = RunFile(*(written[name] for name in ("name", "digest", "bytes", "slots", "footer")))
     [(_, suffixes, values)] = read_run(LocalStore(tmp_path), run)
     content = dict(zip(suffixes, values, strict=True))
     lists = [expiry_of(value) for place, value in content.items() if place[:1] == CHUNK]

@@ -32,6 +32,7 @@ def test_what_is_put_is_read_back_and_listed(store: Store) -> None:
     assert store.list("state/op") == logs
     assert store.list("") == ["state/a b%20é=1/x", *logs, "stately"]
     assert store.directories("state") == ["state/a b%20é=1", "state/op"]
+    assert store.directories("") == ["state"]
     assert store.list("nothing") == store.directories("nothing") == []
     assert store.below("state").list("op") == ["op/1-0-a.log.arrow", "op/2-0-a.log.arrow"]
 

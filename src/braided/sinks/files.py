@@ -130,7 +130,8 @@ class FileSink:
     def strangers(self, spark: SparkSession) -> list[str]:
         """Files below the path that no stream has written, as far as they can be listed."""
         store = _store(spark, self.path)
-        if store is None or store.list(_LOG):
+        # A query that died before its first batch was published has left the log without an entry.
+        if store is None or _LOG in store.directories(""):
             return []
         return [name for name in store.list("") if name[0] not in "._"]
 

@@ -120,7 +120,8 @@ class LocalStore:
         where = self.directory / directory
         if not where.is_dir():
             return []
-        return sorted(f"{directory}/{path.name}" for path in where.iterdir() if path.is_dir())
+        names = (path.name for path in where.iterdir() if path.is_dir())
+        return sorted(f"{directory}/{name}" if directory else name for name in names)
 
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
