@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import braided
 from braided.errors import UnsupportedError
 from support.power_cut import cut_at
-from support.sqlite_source import DeltaRule, Sqlite, rows_in
+from support.sqlite_source import Sqlite, rows_in, session_with_delta
 from support.stream_harness import Feed, Lab
 from support.stream_operators import SCHEMA, Totals
 
@@ -67,12 +67,7 @@ def test_a_data_source_in_python_is_written_to_at_least_once(
 
 @pytest.fixture(scope="module")
 def delta_session(spark: SparkSession) -> SparkSession:
-    """A session with something called delta that skips known transactions; Delta Lake itself
-    is not at hand.
-    """
-    session = spark.newSession()
-    session.dataSource.register(DeltaRule)
-    return session
+    return session_with_delta(spark)
 
 
 @pytest.fixture

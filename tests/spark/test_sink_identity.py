@@ -18,7 +18,7 @@ from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import Prepared
 from braided.store.history.manifest_log import ManifestLog
 from support.power_cut import cut_at
-from support.sqlite_source import DeltaRule, rows_in
+from support.sqlite_source import rows_in, session_with_delta
 from support.stream_harness import Feed, Lab, manifests_of, output_of
 from support.stream_operators import SCHEMA, Totals
 
@@ -136,10 +136,7 @@ def test_output_that_an_earlier_version_prepared_is_published(
 
 @pytest.fixture
 def with_delta(lab: Lab) -> Iterator[Lab]:
-    """A lab whose session has something called delta that skips known transactions."""
-    session = lab.spark.newSession()
-    session.dataSource.register(DeltaRule)
-    with Lab(session, lab.home) as other:
+    with Lab(session_with_delta(lab.spark), lab.home) as other:
         yield other
 
 

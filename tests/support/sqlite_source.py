@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-__all__ = ["DeltaRule", "Sqlite", "rows_in"]
+__all__ = ["DeltaRule", "Sqlite", "rows_in", "session_with_delta"]
 
 
 @dataclass
@@ -60,6 +61,17 @@ class DeltaRule(Sqlite):
     @classmethod
     def name(cls) -> str:
         return "delta"
+
+
+def session_with_delta(spark: SparkSession) -> SparkSession:
+    """A session with something called delta that skips known transactions; Delta Lake itself is
+    not at hand.
+    """
+    session = spark.newSession()
+    # Makes it the active one: Spark refuses a name that the session which is active has already.
+    session.createDataFrame([(0,)], "n int")
+    session.dataSource.register(DeltaRule)
+    return session
 
 
 def rows_in(path: str, table: str = "given") -> list[tuple[Any, ...]]:
