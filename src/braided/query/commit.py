@@ -127,4 +127,5 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
         keys=keys + sum(report.keys_added for report in reports),
         bytes=size + sum(report.bytes_added for report in reports),
         pins=None if stored is None else stored.pins,
+        hosts=None if stored is None else stored.hosts,
     )

@@ -15,14 +15,15 @@ class StoredTable(NamedTuple):
 
     slots: str
     pins: tuple[PinnedKey, ...]
+    hosts: tuple[str, ...]
 
 
 def stored_table(table: RoutingTable) -> StoredTable:
     pins = tuple(PinnedKey(pin.key, pin.hash, pin.check, pin.slot) for pin in table.pins)
-    return StoredTable(encode_table(table.slots), pins)
+    return StoredTable(encode_table(table.slots), pins, table.hosts)
 
 
 def table_of(operator: OperatorVersion) -> RoutingTable:
     """The table that was in effect at a version."""
     pins = tuple(Pin(pin.key, pin.hash, pin.check, pin.slot) for pin in operator.pins)
-    return RoutingTable(operator.epoch, operator.channels, operator.table, pins)
+    return RoutingTable(operator.epoch, operator.channels, operator.table, pins, operator.hosts)

@@ -73,4 +73,4 @@ def _together(
 ) -> RoutingTable:
     slots = table.slots.copy()
     slots[taker] = slots[donor]
-    return RoutingTable(epoch, table.channels, slots, pins)
+    return RoutingTable(epoch, table.channels, slots, pins, table.hosts)

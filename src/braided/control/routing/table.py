@@ -1,4 +1,5 @@
-"""The routing table: which slot a key is in and which channel owns it, from epoch to epoch.
+"""The routing table: which slot a key is in, which channel owns it, and on which host that should
+run, from epoch to epoch.
 
 A key is in the slot of its hash, unless it is pinned to another. A table is a value. Whatever
 changes the routing makes a new table with the next epoch, and the engine puts it into effect
@@ -40,6 +41,10 @@ class RoutingTable:
     channels: int
     slots: Slots
     pins: tuple[Pin, ...] = ()
+    hosts: tuple[str, ...] = ()
+    """Where each channel should run, "" for one that has no host yet; empty where all is one host.
+    It is a wish: a channel that runs elsewhere reads its state there, and is as right.
+    """
 
     def __post_init__(self) -> None:
         slots = np.asarray(self.slots)
@@ -55,6 +60,8 @@ class RoutingTable:
             )
         if any(not 0 <= pin.slot < slots.size for pin in self.pins):
             raise ValueError(f"a key is pinned to a slot that is not there; there are {slots.size}")
+        if self.hosts and len(self.hosts) != self.channels:
+            raise ValueError(f"{self.channels} channels have {len(self.hosts)} hosts")
         # A copy, so that nobody can change a table that is in use.
         copy = np.array(slots, dtype=np.int32)
         copy.setflags(write=False)
@@ -74,10 +81,12 @@ class RoutingTable:
         return np.bincount(self.slots, minlength=self.channels)
 
     def next(self, slots: npt.ArrayLike, channels: int | None = None) -> RoutingTable:
-        """The table after this one; this one itself when nothing differs."""
-        after = RoutingTable(
-            self.epoch + 1, channels or self.channels, np.asarray(slots), self.pins
-        )
+        """The table after this one; this one itself when nothing differs. Channels that stay keep
+        their hosts.
+        """
+        channels = channels or self.channels
+        hosts = (*self.hosts, *[""] * channels)[:channels] if self.hosts else ()
+        after = RoutingTable(self.epoch + 1, channels, np.asarray(slots), self.pins, hosts)
         same = after.channels == self.channels and np.array_equal(after.slots, self.slots)
         return self if same else after
 
@@ -89,10 +98,11 @@ class RoutingTable:
             and self.channels == other.channels
             and np.array_equal(self.slots, other.slots)
             and self.pins == other.pins
+            and self.hosts == other.hosts
         )
 
     def __hash__(self) -> int:
-        return hash((self.epoch, self.channels, self.slots.tobytes(), self.pins))
+        return hash((self.epoch, self.channels, self.slots.tobytes(), self.pins, self.hosts))
 
 
 def moves(old: RoutingTable, new: RoutingTable) -> Slots:

@@ -94,6 +94,7 @@ class OperatorPart(msgspec.Struct, frozen=True):
     keys: int = 0  # in all slots, after the batch
     bytes: int = 0  # likewise
     pins: tuple[PinnedKey, ...] | None = None  # None in a delta: as before
+    hosts: tuple[str, ...] | None = None  # of the channels; None in a delta: as before
     older: str = ""  # in a full manifest the live runs of batches before, see pack_runs
 
 
@@ -162,6 +163,7 @@ class OperatorVersion:
         "channels",
         "due",
         "epoch",
+        "hosts",
         "keys",
         "meta",
         "pins",
@@ -179,8 +181,10 @@ class OperatorVersion:
         keys: int,
         bytes: int,
         pins: tuple[PinnedKey, ...] = (),
+        hosts: tuple[str, ...] = (),
     ) -> None:
         self.pins = pins
+        self.hosts = hosts
         self.meta = meta
         self.channels = channels
         self.table = table
@@ -203,7 +207,16 @@ class OperatorVersion:
     def with_chains(self, chains: Chains) -> OperatorVersion:
         """What a task has to know of the operator: how its slots are made up."""
         return OperatorVersion(
-            self.meta, self.channels, self.table, self.epoch, chains, {}, 0, 0, self.pins
+            self.meta,
+            self.channels,
+            self.table,
+            self.epoch,
+            chains,
+            {},
+            0,
+            0,
+            self.pins,
+            self.hosts,
         )
 
     def links(self, slots: Iterable[int]) -> dict[int, list[Link]]:
@@ -252,8 +265,9 @@ class OperatorVersion:
         meta = part.meta or self.meta
         table = self.table if part.table is None else decode_table(part.table, meta.slots)
         pins = self.pins if part.pins is None else part.pins
+        hosts = self.hosts if part.hosts is None else part.hosts
         return OperatorVersion(
-            meta, part.channels, table, part.epoch, chains, due, part.keys, part.bytes, pins
+            meta, part.channels, table, part.epoch, chains, due, part.keys, part.bytes, pins, hosts
         )
 
 
@@ -344,6 +358,7 @@ def to_full(view: View, delta: Manifest) -> Manifest:
             keys=after.keys,
             bytes=after.bytes,
             pins=after.pins,
+            hosts=after.hosts,
             older=_packed(live[: len(live) - len(own)], after.table),
         )
     return msgspec.structs.replace(
@@ -417,6 +432,8 @@ def _table_problems(
         return [f"operator {name} has no routing table for its {meta.slots} slots"]
     if int(table.max(initial=0)) >= part.channels:
         return [f"operator {name} routes to channel {int(table.max())} of {part.channels}"]
+    if part.hosts and len(part.hosts) != part.channels:
+        return [f"operator {name} has {len(part.hosts)} hosts for {part.channels} channels"]
     return []
 
 
