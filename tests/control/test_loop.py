@@ -25,6 +25,7 @@ from braided.control.events import (
     unpack_loads,
 )
 from braided.control.loop import Controller, Cycle
+from braided.control.measure.moving_cost import MovingRates
 from braided.control.measure.view import (
     FlowSample,
     FlowView,
@@ -33,13 +34,16 @@ from braided.control.measure.view import (
     OperatorView,
 )
 from braided.control.policies.balancers import Elasticutor, Static
-from braided.control.policies.ds2 import Off
+from braided.control.policies.ds2 import Ds2, Off
+from braided.control.policies.model import Model
+from braided.control.policies.saso import Saso
 from braided.control.policy import Limits, Memory, Wish
 from braided.control.routing.executors import Layout
 from braided.control.routing.rescale import rescale
+from braided.control.routing.residence import Residence
 from braided.control.routing.table import RoutingTable
 from braided.control.settings import Settings
-from braided.control.worth import Prices, weigh
+from braided.control.worth import Prices, Worth, weigh
 from support.operator_views import view
 
 SLOTS = 32
@@ -249,14 +253,31 @@ def test_a_wish_at_once_is_held_to_the_bounds_only() -> None:
 
 
 def test_state_that_has_to_travel_is_part_of_the_price() -> None:
-    table = RoutingTable(0, 2, np.zeros(4, dtype=np.int32))
-    after = RoutingTable(1, 2, np.array([0, 0, 1, 1]))
+    def priced(*hosts: str, residence: Residence | None = None) -> Worth:
+        table = RoutingTable(0, 2, np.zeros(4, dtype=np.int32), hosts=hosts)
+        seen = view(table, np.ones(4), state_bytes=np.full(4, 5e9))
+        seen = replace(seen, residence=residence)
+        return weigh(seen, table.next([0, 0, 1, 1]), Prices())
+
+    assert priced().pays
+    assert priced("a", "a").pays
+    assert priced("a", "b").moved_bytes == 1e10
+    assert not priced("a", "b").pays
+    # A channel that has no host yet has another one.
+    assert priced("a", "").moved_bytes == 1e10
+    # The tables say where channels should run; where state really is may be known better.
+    there = Residence(("a", "b"), np.array([0, 0, 1, 0]))
+    assert priced("a", "b", residence=there).moved_bytes == 5e9
+
+
+def test_what_moving_costs_is_what_it_was_seen_to_cost() -> None:
+    table = RoutingTable(0, 2, np.zeros(4, dtype=np.int32), hosts=("a", "b"))
     seen = view(table, np.ones(4), state_bytes=np.full(4, 5e9))
-    assert weigh(seen, after, Prices()).pays
-    apart = weigh(seen, after, Prices(), hosts=[0, 1])
-    assert apart.moved_bytes == 1e10
-    assert not apart.pays
-    assert weigh(seen, after, Prices(), hosts=[0, 0]).pays
+    after = table.next([0, 0, 1, 1])
+    assert not weigh(seen, after, Prices()).pays
+    fast = Prices().measured(MovingRates(bytes_per_s=1e9, slot_s=0.0))
+    assert weigh(seen, after, fast).cost_s == pytest.approx(10)
+    assert weigh(seen, after, fast).pays
 
 
 def test_channels_are_bounded_and_fewer_come_only_when_it_is_calm() -> None:
@@ -443,3 +464,67 @@ def test_executors_outlive_what_others_do_to_the_channels_and_a_restart() -> Non
     other.step(sample(6, table, hot(0, 1000.0)))
     fresh = other.layout("o")
     assert fresh is not None and fresh.bounds == (0, SLOTS // 2, SLOTS)
+
+
+@pytest.mark.parametrize("policy", [Ds2(), Saso(), Model(target_s=0.2)])
+def test_nobody_takes_more_channels_than_can_run_at_once(policy: Ds2 | Saso | Model) -> None:
+    limits = Limits(channels_max=16, cores=5)
+    controller = Controller(Settings(scale=policy, limits=limits))
+    table = RoutingTable.initial(SLOTS, 2)
+    ups: list[Decided] = []
+    for batch in range(12):
+        cycle = controller.step(sample(batch, table, np.full(SLOTS, 400.0)))
+        ups += [e for e in of(cycle, Decided) if isinstance(e, Decided) and e.kind == "scale-up"]
+        table = cycle.tables.get("o", table)
+    assert table.channels == 5
+    assert ups[-1].channels_after == 5
+    assert ups[-1].reason.endswith("; no more than 5 can run at once")
+    # Hosts that come make room for more, and those that go take it away.
+    for batch in range(12, 30):
+        table = controller.step(sample(batch, table, np.full(SLOTS, 400.0)), cores=8).tables.get(
+            "o", table
+        )
+    assert table.channels == 8
+    for batch in range(30, 40):
+        cycle = controller.step(sample(batch, table, np.full(SLOTS, 400.0)), cores=3)
+        table = cycle.tables.get("o", table)
+    assert table.channels == 3
+
+
+def test_cores_bound_what_is_asked_for_and_not_what_has_to_be() -> None:
+    limits = Limits(channels_max=16, cores=4)
+    assert limits.clamp(9, 256) == 4
+    assert limits.levels(256) == (1, 2, 3, 4)
+    assert limits.bound(4, 256) == "; no more than 4 can run at once"
+    assert limits.bound(3, 256) == limits.bound(3, 3) == ""
+    assert Limits(channels_max=4, cores=4).bound(4, 256) == ""
+    assert Limits(channels_min=8, channels_max=16, cores=4).clamp(9, 256) == 8
+    assert Limits(channels_max=3, cores=4).clamp(9, 256) == 3
+    with pytest.raises(ValueError, match="at least one core"):
+        Limits(cores=0)
+
+
+def test_a_table_that_got_hosts_on_its_way_is_still_the_one_that_was_asked_for() -> None:
+    controller = Controller(Settings(scale=Off()))
+    table = RoutingTable(0, 4, np.arange(SLOTS) // 8)
+    asked = controller.step(sample(0, table, hot())).tables["o"]
+    placed = replace(asked, hosts=("a", "b", "a", "b"))
+    (judged,) = of(controller.step(sample(1, placed, hot())), Judged)
+    assert isinstance(judged, Judged)
+    assert judged.verdict == "effective"
+
+
+def test_the_time_of_a_slow_host_is_not_the_weight_of_its_slots() -> None:
+    speeds = np.array([1.0, 1.0, 1.0, 0.25])
+    slow = sample(0, RoutingTable.initial(SLOTS, 4), speed=1 / speeds)
+    told = replace(slow, operators=(replace(slow.operators[0], speeds=speeds),))
+    controller = Controller(Settings(scale=Off()))
+    cycle = controller.step(told)
+    load = cycle.view.operators["o"].load
+    assert load == pytest.approx(np.full(SLOTS, 0.1))
+    # As many as it can do in the time of the others, and the rate is that of a channel on average.
+    assert cycle.tables["o"].counts().tolist() == [10, 10, 10, 2]
+    assert cycle.view.operators["o"].true_rate == pytest.approx(1000 * speeds.mean())
+    (decided,) = of(cycle, Decided)
+    assert isinstance(decided, Decided)
+    assert "the busiest channel has 3.25 times the average" in decided.reason

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import msgspec
 
 from braided.control.measure.view import OperatorView
-from braided.control.routing.balance import channel_loads
+from braided.control.routing.balance import channel_times
 from braided.control.routing.table import RoutingTable
 
 __all__ = ["Expectation", "Hold", "Verdict", "expect", "extend_hold", "is_held", "judge"]
@@ -130,7 +130,10 @@ def is_held(hold: Hold | None, operator: OperatorView, batch: int) -> bool:
 
 
 def _judge_balance(expectation: Expectation, operator: OperatorView) -> Verdict:
-    total = float(operator.channel_load.sum())
+    # Measured time, at full speed what it is of a share.
+    speeds = operator.speeds
+    busy = operator.channel_load if speeds is None else operator.channel_load * speeds
+    total = float(busy.sum())
     if total <= 0 or operator.total_load <= 0:
         return Verdict("overtaken", None)
     observed = float(operator.channel_load.max()) / total
@@ -151,4 +154,5 @@ def _is_other_load(rate: float, operator: OperatorView) -> bool:
 
 
 def _busiest_share(table: RoutingTable, operator: OperatorView) -> float:
-    return float(channel_loads(table, operator.load).max()) / operator.total_load
+    speeds = operator.speeds_of(table.channels)
+    return float(channel_times(table, operator.load, speeds).max()) / operator.total_load

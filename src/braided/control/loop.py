@@ -7,16 +7,16 @@ a recorded log. What a restart needs of it is `memory()`, to be kept where the t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from braided.control.events import Decided, Event, Measured, pack_loads
 from braided.control.hot_keys import balance_bound
-from braided.control.measure.estimator import Estimator, SlotTotals
+from braided.control.measure.estimator import Estimator, SlotTotals, at_full_speed
 from braided.control.measure.measurer import Measurer
 from braided.control.measure.slot_loads import SlotLoads
-from braided.control.measure.view import FlowSample, FlowView, OperatorView
+from braided.control.measure.view import FlowSample, FlowView, OperatorSample, OperatorView
 from braided.control.operator_loop import OperatorLoop
 from braided.control.outlook import Outlook
 from braided.control.policy import Memory, Wish
@@ -24,10 +24,9 @@ from braided.control.routing.balance import imbalance
 from braided.control.routing.executors import Layout
 from braided.control.routing.table import RoutingTable
 from braided.control.settings import Settings
+from braided.control.worth import Prices
 
 __all__ = ["Controller", "Cycle"]
-
-Hosts = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +50,7 @@ class Controller:
         self.settings = settings or Settings()
         self._estimator = Estimator(self.settings.window_batches)
         self._measurer = Measurer(self.settings.window_batches)
+        self._limits = self.settings.limits
         self._policy: Memory = dict(memory.get("policy", {}))
         self._decisions = int(memory.get("decisions", 0))
         self._batches_with_rows = 0
@@ -63,23 +63,27 @@ class Controller:
     def step(
         self,
         sample: FlowSample,
-        hosts: Hosts | None = None,
         slot_loads: Mapping[str, SlotLoads] | None = None,
+        prices: Prices | None = None,
+        cores: int | None = None,
     ) -> Cycle:
         """One cycle after one batch.
 
-        `hosts` says where each operator's channels run, also those it does not have yet; without
-        it, all are on one host. `slot_loads` is what a running query's estimator expects after the
-        batch; without it, the controller estimates by its samples.
+        `slot_loads` is what a running query's estimator expects after the batch; without it, the
+        controller estimates by its samples. `prices` are what moving costs by now, where that is
+        measured, and `cores` is how many channels can run at once by now, where hosts come and go;
+        without them, what the settings say holds.
         """
+        if cores is not None:
+            self._limits = replace(self._limits, cores=cores)
         view = self.measure(sample, slot_loads)
         events = [*self._summaries(sample, view), *self.judge(view)]
         self._batches_with_rows += any(operator.rows.any() for operator in sample.operators)
         if self._batches_with_rows <= self.settings.settle_batches:
             return Cycle(view, {}, {}, {}, tuple(events))
-        cycle = self.decide(view, hosts)
+        cycle = self.decide(view, prices)
         self._outlook = Outlook(
-            view, sample.collected_s, self.settings.scale, self.settings.limits, self._policy
+            view, sample.collected_s, self.settings.scale, self._limits, self._policy
         )
         return Cycle(cycle.view, cycle.tables, cycle.pin, cycle.unpin, (*events, *cycle.events))
 
@@ -89,7 +93,7 @@ class Controller:
         """The view of the flow after one more batch."""
         if slot_loads is None:
             slot_loads = self._estimator.add(
-                {each.name: SlotTotals(each.rows, each.busy_s) for each in sample.operators}
+                {each.name: _full_speed_totals(each) for each in sample.operators}
             )
         layouts = {}
         for operator in sample.operators:
@@ -109,7 +113,7 @@ class Controller:
             for event in self._operators[name].judge(view.batch, operator)
         ]
 
-    def decide(self, view: FlowView, hosts: Hosts | None = None) -> Cycle:
+    def decide(self, view: FlowView, prices: Prices | None = None) -> Cycle:
         """Wishes of the scale policy, tables of the balance policy, plans that pay."""
         wishes = self._wishes(view)
         tables: dict[str, RoutingTable] = {}
@@ -120,9 +124,13 @@ class Controller:
             loop = self._operators[name]
             if not loop.is_settled(operator):
                 continue
-            hosts_of = hosts.get(name) if hosts is not None else None
             table, planned = loop.plan(
-                view.batch, view.period_s, operator, wishes.get(name), hosts_of
+                view.batch,
+                view.period_s,
+                operator,
+                wishes.get(name),
+                self._limits,
+                prices or self.settings.prices,
             )
             events += planned
             if table is not None:
@@ -166,7 +174,7 @@ class Controller:
     def _wishes(self, view: FlowView) -> Mapping[str, Wish]:
         if view.batch % self.settings.scale_every_batches:
             return {}
-        limits = self.settings.limits
+        limits = self._limits
         wishes, self._policy = self.settings.scale.scale(view, limits, self._policy)
         if limits.total_max is None:
             return wishes
@@ -201,7 +209,7 @@ class Controller:
                 selectivity=operator.selectivity,
                 backlog_rows=operator.backlog_rows,
                 congestion=operator.congestion,
-                imbalance=imbalance(operator.table, operator.load),
+                imbalance=imbalance(operator.table, operator.load, operator.speeds),
                 bound=balance_bound(operator.load, operator.channels, operator.heavy),
                 state_bytes=float(operator.state_bytes.sum()),
                 slots=pack_loads(operator.load),
@@ -212,3 +220,8 @@ class Controller:
     def _number(self) -> int:
         self._decisions += 1
         return self._decisions
+
+
+def _full_speed_totals(sample: OperatorSample) -> SlotTotals:
+    speeds = None if sample.speeds is None else sample.speeds[sample.table.slots]
+    return at_full_speed(SlotTotals(sample.rows, sample.busy_s), speeds)

@@ -22,12 +22,12 @@ from braided.control.events import Decided, Event, Judged, Planned
 from braided.control.hot_keys import pin_change
 from braided.control.judging import Expectation, Hold, expect, extend_hold, is_held, judge
 from braided.control.measure.view import OperatorView
-from braided.control.policy import Wish
+from braided.control.policy import Limits, Wish
 from braided.control.routing.balance import imbalance
 from braided.control.routing.executors import Layout, divide_channels, reshape, resize
 from braided.control.routing.table import RoutingTable
 from braided.control.settings import Settings
-from braided.control.worth import weigh
+from braided.control.worth import Prices, weigh
 
 __all__ = ["OperatorLoop"]
 
@@ -106,7 +106,7 @@ class OperatorLoop:
         if expectation is None:
             return []
         word, observed, held_until = "superseded", None, None
-        if operator.table == requested:
+        if operator.table.routes_as(requested):
             verdict = judge(expectation, operator)
             word, observed = verdict.word, verdict.observed
             if word == "ineffective":
@@ -134,10 +134,11 @@ class OperatorLoop:
         period_s: float,
         operator: OperatorView,
         wish: Wish | None,
-        hosts: Sequence[int] | None,
+        limits: Limits,
+        prices: Prices,
     ) -> tuple[RoutingTable | None, Sequence[Event]]:
         """The table to ask for, if any, and the decisions that led to it."""
-        channels, decisions = self._grant(batch, operator, wish)
+        channels, decisions = self._grant(batch, operator, wish, limits)
         table, layout, reshapes = self._assign(batch, operator, channels)
         decisions += reshapes
         scales = channels != operator.channels
@@ -173,7 +174,7 @@ class OperatorLoop:
                 before=expectation.before,
                 expected=expectation.expected,
             )
-        worth = weigh(operator, table, self.settings.prices, hosts, period_s)
+        worth = weigh(operator, table, prices, period_s)
         dropped = not is_required and not worth.pays
         planned = Planned(
             batch=batch,
@@ -217,16 +218,17 @@ class OperatorLoop:
     # -- how many channels -----------------------------------------------------------------
 
     def _grant(
-        self, batch: int, operator: OperatorView, wish: Wish | None
+        self, batch: int, operator: OperatorView, wish: Wish | None, limits: Limits
     ) -> tuple[int, list[Decided]]:
         """How many channels the operator gets, and the decision if it was asked for others."""
-        now, limits = operator.channels, self.settings.limits
+        now = operator.channels
         wished = now if wish is None else limits.clamp(wish.channels, operator.table.slots.size)
         fewer = wished < now and wished <= now * (1 - limits.hysteresis)
         self._lower = [*self._lower, wished][-limits.calm_batches :] if fewer else []
         if wish is None or wished == now:
             return now, []
         kind = "scale-up" if wished > now else "scale-down"
+        reason = wish.reason + limits.bound(wished, operator.table.slots.size)
         held = ""
         if wish.at_once:
             self._lower = []
@@ -239,16 +241,17 @@ class OperatorLoop:
         elif is_held(self._holds.get(kind), operator, batch):
             held = f"did not help before: held back until batch {self._holds[kind].until}"
         if held:
-            decision = self._decide(batch, operator, kind, wish.reason, held=held)
+            decision = self._decide(batch, operator, kind, reason, held=held)
             return now, self._say_once([decision], held)
         self._said = ""
         channels = max(self._lower) if self._lower else wished
-        return channels, [self._decide(batch, operator, kind, wish.reason, channels)]
+        return channels, [self._decide(batch, operator, kind, reason, channels)]
 
     def _decide_balance(self, batch: int, operator: OperatorView, table: RoutingTable) -> Decided:
+        speeds = operator.speeds
         reason = (
-            f"the busiest channel has {imbalance(operator.table, operator.load):.2f} times "
-            f"the average, and would have {imbalance(table, operator.load):.2f} times"
+            f"the busiest channel has {imbalance(operator.table, operator.load, speeds):.2f} times "
+            f"the average, and would have {imbalance(table, operator.load, speeds):.2f} times"
         )
         held = ""
         if is_held(self._holds.get("balance"), operator, batch):

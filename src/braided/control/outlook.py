@@ -62,6 +62,9 @@ class Outlook:
             channels = min(wanted, operator.channels + room)
             if channels > operator.channels:
                 room -= channels - operator.channels
-                reason = f"input comes {faster:.1f} times as fast as before: {wish.reason}"
+                reason = (
+                    f"input comes {faster:.1f} times as fast as before: {wish.reason}"
+                    f"{self.limits.bound(channels, operator.table.slots.size)}"
+                )
                 granted[name] = replace(wish, channels=channels, reason=reason)
         return granted

@@ -31,10 +31,15 @@ class Limits:
     After a change of the number of channels the next one waits `cooldown_batches`. Fewer channels
     are only taken when the wish is below `1 - hysteresis` of what there is, and was so in
     `calm_batches` batches in a row; then the highest of those wishes counts.
+
+    `cores` is how many channels can run at once: the operators of a flow run one after the other,
+    so that each may have as many, but one with more would come in waves, which takes longer than
+    fewer channels with more to do. Only `channels_min` can ask for that.
     """
 
     channels_min: int = 1
     channels_max: int = 64
+    cores: int | None = None  # None: as many as anybody wants
     total_max: int | None = None  # of all operators together
     cooldown_batches: int = 0
     hysteresis: float = 0.1
@@ -46,12 +51,26 @@ class Limits:
                 f"channels are between {self.channels_min} and {self.channels_max}: "
                 "the least is at least 1, and not above the most"
             )
+        if self.cores is not None and self.cores < 1:
+            raise ValueError(f"channels run on at least one core, not {self.cores}")
         if not 0 <= self.hysteresis < 1:
             raise ValueError(f"a hysteresis is a share below 1, not {self.hysteresis}")
 
+    @property
+    def most(self) -> int:
+        """As many channels as an operator may have, if it has the slots for them."""
+        if self.cores is None:
+            return self.channels_max
+        return min(self.channels_max, max(self.cores, self.channels_min))
+
     def clamp(self, channels: int, slots: int) -> int:
         """The nearest number that is allowed; more channels than slots would idle."""
-        return max(1, min(max(channels, self.channels_min), self.channels_max, slots))
+        return max(1, min(max(channels, self.channels_min), self.most, slots))
+
+    def bound(self, channels: int, slots: int) -> str:
+        """What keeps an operator with so many channels from having more, if it is the cores."""
+        is_bound = self.most < self.channels_max and channels == self.most <= slots
+        return f"; no more than {self.most} can run at once" if is_bound else ""
 
     def room(self, channels: int) -> int:
         """How many channels there may be beside so many, those of all operators together."""

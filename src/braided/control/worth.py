@@ -3,19 +3,23 @@
 What it brings is time: the batch is as long as its busiest channel is busy, so a peak that falls
 from 1.4 to 1.1 busy seconds a second saves 0.3 s of every second to come. Fewer channels bring no
 time; they are worth the share of the operator that they set free. What it costs is the state that
-has to be fetched by another host, once, and a little for every slot that is opened anew.
+has to be read by another host, once, and a little for every slot that is opened anew. Tables say
+where channels should run, and so which slots change hosts: a channel that has no host yet is on
+another one than all that have. What reading costs is measured (`measure/moving_cost.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
+from braided.control.measure.moving_cost import MovingRates
 from braided.control.measure.view import OperatorView
-from braided.control.routing.balance import channel_loads
-from braided.control.routing.table import RoutingTable, moves
+from braided.control.routing.balance import channel_times
+from braided.control.routing.residence import NOWHERE, Residence
+from braided.control.routing.table import RoutingTable, Slots, moves
 
 __all__ = ["Prices", "Worth", "weigh"]
 
@@ -29,6 +33,10 @@ class Prices:
     horizon_s: float = 30.0
     least_gain: float = 0.01  # of the peak: less is not worth a line in the log
     least_batch_s: float = 0.0  # of a batch: less is what noise in clocks makes
+
+    def measured(self, rates: MovingRates) -> Prices:
+        """The same with what moving was seen to cost."""
+        return replace(self, bytes_per_s=rates.bytes_per_s, slot_s=rates.slot_s)
 
 
 @dataclass(frozen=True)
@@ -46,21 +54,16 @@ def weigh(
     operator: OperatorView,
     after: RoutingTable,
     prices: Prices,
-    hosts: Sequence[int] | None = None,
     period_s: float = 1.0,
 ) -> Worth:
-    """The worth of changing to a table; `hosts` says where channels are, if not all on one, and
-    `period_s` is the time from one batch to the next.
-    """
+    """The worth of changing to a table; `period_s` is the time from one batch to the next."""
     before = operator.table
     moved = moves(before, after)
-    moved_bytes = 0.0
-    if hosts is not None:
-        host_of = np.asarray(hosts)
-        changes_host = host_of[before.slots[moved]] != host_of[after.slots[moved]]
-        moved_bytes = float(operator.state_bytes[moved[changes_host]].sum())
-    peak_before = float(channel_loads(before, operator.load).max())
-    peak_after = float(channel_loads(after, operator.load).max())
+    read = moved[_changes_host(operator, after, moved)]
+    moved_bytes = float(operator.state_bytes[read].sum())
+    speeds_after = operator.speeds_of(after.channels)
+    peak_before = float(channel_times(before, operator.load, operator.speeds).max())
+    peak_after = float(channel_times(after, operator.load, speeds_after).max())
     gain = max(0.0, peak_before - peak_after)
     if after.channels < before.channels:
         gain = max(gain, 1 - after.channels / before.channels)
@@ -75,3 +78,17 @@ def weigh(
         and gain > prices.least_gain * peak_before
         and gain * period_s >= prices.least_batch_s,
     )
+
+
+def _changes_host(
+    operator: OperatorView, after: RoutingTable, slots: Slots
+) -> npt.NDArray[np.bool_]:
+    """Which of these slots are not on the host where they would run."""
+    if not after.hosts or not slots.size:
+        return np.zeros(slots.size, dtype=bool)
+    residence = operator.residence or Residence.of_table(operator.table)
+    number = {name: n for n, name in enumerate(residence.hosts)}
+    of_channels = np.array([number.get(name, NOWHERE) for name in after.hosts])
+    taker = of_channels[after.slots[slots]]
+    changes: npt.NDArray[np.bool_] = (taker == NOWHERE) | (taker != residence.of_slot[slots])
+    return changes

@@ -2,14 +2,16 @@
 
 Per batch, every operator's rows are drawn per slot, channels are busy as long as their slots'
 rows take, and a batch is as long as its busiest channels and hosts, one operator after the other,
-with an overhead, and with what moving slots costs. Input that comes while a batch runs is the next
-batch's: overload shows as batches that grow. All of it is arithmetic on arrays of slots, so that
+with an overhead, and with what moving slots costs: a host that opens a slot which it did not have
+reads its state. Input that comes while a batch runs is the next batch's: overload shows as batches
+that grow. Hosts may be slow, and nobody is told: what is known of their speeds, and of the cost of
+moving, is measured, as a query does it. All of it is arithmetic on arrays of slots, so that
 hundreds of hosts are simulated in seconds, and all chance comes from one seeded generator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,8 +19,12 @@ import numpy.typing as npt
 
 from braided.control.events import Event, Judged, Planned
 from braided.control.loop import Controller
+from braided.control.measure.host_speed import HostSpeeds, SlotRuns
+from braided.control.measure.moving_cost import CatchUp, MovingCost
 from braided.control.measure.view import FlowSample, OperatorSample
+from braided.control.routing.host_choice import ChannelDemand, Host, choose_hosts
 from braided.control.routing.rescale import rescale
+from braided.control.routing.residence import Residence
 from braided.control.routing.table import Loads, RoutingTable, moves
 from braided.control.settings import Settings
 from braided.sim.arrivals import Arrivals
@@ -32,6 +38,7 @@ class Cluster:
     """Hosts with cores and a network; what a batch costs whatever is in it, and what moving costs.
 
     `sync_s` is what a change of the table costs who has to synchronise everybody (the policy `rc`).
+    `speeds` are those of the first hosts, from `slow_from_s` to `slow_until_s`; all others are 1.
     """
 
     hosts: int = 4
@@ -41,6 +48,20 @@ class Cluster:
     channel_s: float = 0.0  # that every channel adds to it
     slot_s: float = 0.0005
     sync_s: float = 0.3
+    speeds: tuple[float, ...] = ()
+    slow_from_s: float = 0.0
+    slow_until_s: float = float("inf")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"host-{number}" for number in range(self.hosts))
+
+    def speeds_at(self, at_s: float) -> Loads:
+        """The speed of each host then."""
+        speeds = np.ones(self.hosts)
+        if self.slow_from_s <= at_s < self.slow_until_s:
+            speeds[: len(self.speeds)] = self.speeds
+        return speeds
 
 
 @dataclass(frozen=True)
@@ -70,6 +91,8 @@ class SimFlow:
     rows_max: float = float("inf")  # of a batch
     noise: float = 0.02  # of a slot's time
     sized: bool = False  # whether how much a batch has to do is known before it runs
+    speeds_measured: bool = True  # or every host counts as fast, whatever it shows
+    naive_hosts: bool = False  # whether channels get hosts the naive way (naive-EC)
     seed: int = 0
 
 
@@ -138,9 +161,17 @@ class _Simulation:
         self.controller = Controller(settings)
         self.synchronises = bool(getattr(settings.balance, "synchronises", False))
         self.chance = np.random.default_rng(flow.seed)
-        self.tables = {o.name: RoutingTable.initial(o.slots, o.channels) for o in flow.operators}
-        self.before = dict(self.tables)
+        self.speeds = HostSpeeds()
+        self.moving = MovingCost()
+        self.levels = _levels(flow.operators)
+        self.rates = {o.name: 0.0 for o in flow.operators}  # bytes per second in and out
         self._shares: dict[str, tuple[int, Loads]] = {}
+        tables = {o.name: RoutingTable.initial(o.slots, o.channels) for o in flow.operators}
+        self.residence = {o.name: Residence.nowhere(o.slots) for o in flow.operators}
+        self.tables = self._placed(tables)
+        # There is no state yet, so that it is where it will be.
+        self.residence = {name: Residence.of_table(t) for name, t in self.tables.items()}
+        self.before = dict(self.tables)
 
     def run(self) -> Run:
         flow = self.flow
@@ -158,7 +189,7 @@ class _Simulation:
             if flow.sized and records:
                 events += self._sized(taken / max(1.0, records[-1].rows), start_s - taken_s)
             moved_s, moved_slots, moved_bytes = self._move()
-            samples, busiest, bound, stages_s = self._process(taken, start_s)
+            samples, busiest, bound, stages_s = self._process(taken, start_s, start_s - taken_s)
             channels = sum(table.channels for table in self.tables.values())
             overhead_s = flow.cluster.overhead_s + flow.cluster.channel_s * channels
             duration_s = overhead_s + moved_s + stages_s
@@ -192,10 +223,12 @@ class _Simulation:
                     latency_max_s=end_s - taken_s,
                 )
             )
-            cycle = self.controller.step(sample, self._hosts_of())
+            prices = self.controller.settings.prices.measured(self.moving.rates())
+            cycle = self.controller.step(sample, prices=prices if self.moving.measured else None)
             events += cycle.events
             self.before = self.tables
-            self.tables = {**self.tables, **cycle.tables}
+            if cycle.tables:
+                self.tables = self._placed({**self.tables, **cycle.tables})
             now_s, taken_s = end_s, start_s
         return Run(tuple(records), tuple(events), self.tables)
 
@@ -209,17 +242,40 @@ class _Simulation:
             operator = outlook.view.operators[name]
             if wish.channels > self.tables[name].channels:
                 more = rescale(self.tables[name], wish.channels, operator.load)
-                self.tables = {**self.tables, name: replace(more, epoch=operator.table.epoch + 1)}
+                more = replace(more, epoch=operator.table.epoch + 1)
+                self.tables = self._placed({**self.tables, name: more})
                 decisions.append(self.controller.foreseen(outlook.view.batch + 1, operator, wish))
         return decisions
 
+    def _placed(self, tables: Mapping[str, RoutingTable]) -> dict[str, RoutingTable]:
+        """The tables with a host for every channel."""
+        cluster = self.flow.cluster
+        demands = {
+            o.name: ChannelDemand(
+                tables[o.name],
+                self.residence[o.name],
+                np.full(o.slots, o.slot_bytes),
+                self.rates[o.name],
+                self.levels[o.name],
+            )
+            for o in self.flow.operators
+        }
+        hosts = [Host(name, cluster.cores, self.speeds.speed(name)) for name in cluster.names]
+        chosen = choose_hosts(demands, hosts, self.flow.naive_hosts)
+        return {
+            name: table if table.hosts == chosen[name] else replace(table, hosts=chosen[name])
+            for name, table in tables.items()
+        }
+
     def _process(
-        self, rows: float, at_s: float
+        self, rows: float, at_s: float, collected_s: float
     ) -> tuple[list[OperatorSample], float, float, float]:
         """Every operator's part; the busiest channels, the best possible, and the time in all."""
         flow = self.flow
         rows_out: dict[str, float] = {}
         samples: list[OperatorSample] = []
+        runs: dict[str, SlotRuns] = {}
+        speed_of_host = flow.cluster.speeds_at(at_s)
         busiest = bound = stages_s = 0.0
         for operator in flow.operators:
             table = self.tables[operator.name]
@@ -227,7 +283,13 @@ class _Simulation:
             shares = self._shares_of(operator, at_s)
             counted = self.chance.poisson(shares * taken).astype(np.float64)
             jitter = 1 + flow.noise * self.chance.standard_normal(operator.slots)
-            busy_s = counted * operator.row_s * np.maximum(jitter, 0.1)
+            full_s = counted * operator.row_s * np.maximum(jitter, 0.1)
+            hosts = self._hosts_of(table)
+            busy_s = full_s / speed_of_host[hosts[table.slots]]
+            runs[operator.name] = SlotRuns(counted, busy_s, Residence.of_table(table))
+            self.rates[operator.name] = (
+                taken * operator.row_bytes * (1 + operator.selectivity) / max(collected_s, 1e-9)
+            )
             of_channels = np.bincount(table.slots, weights=busy_s, minlength=table.channels).astype(
                 np.float64
             )
@@ -242,12 +304,17 @@ class _Simulation:
                     state_bytes=np.full(operator.slots, operator.slot_bytes),
                     channel_busy_s=of_channels,
                     rows_out=rows_out[operator.name],
+                    residence=runs[operator.name].ran_on,
                 )
             )
-            hottest_s = operator.keys.hottest(operator.keys.version(at_s)) * float(busy_s.sum())
+            work_s = float(full_s.sum())
+            hottest_s = operator.keys.hottest(operator.keys.version(at_s)) * work_s
             busiest += float(of_channels.max())
-            bound += max(float(of_channels.mean()), hottest_s)
+            bound += max(work_s / float(speed_of_host[hosts].sum()), hottest_s)
             stages_s += self._stage_s(operator, table, counted, of_channels)
+        if flow.speeds_measured:
+            self.speeds.add(runs)
+            samples = [replace(s, speeds=self.speeds.of_channels(s.table.hosts)) for s in samples]
         return samples, busiest, bound, stages_s
 
     def _stage_s(
@@ -255,7 +322,7 @@ class _Simulation:
     ) -> float:
         """As long as the busiest channel, the fullest host, and the fullest network card."""
         cluster = self.flow.cluster
-        hosts = _hosts(table.channels, cluster.hosts)
+        hosts = self._hosts_of(table)
         of_hosts = np.bincount(hosts, weights=of_channels, minlength=cluster.hosts)
         rows = np.bincount(hosts[table.slots], weights=counted, minlength=cluster.hosts)
         return max(
@@ -265,7 +332,7 @@ class _Simulation:
         )
 
     def _move(self) -> tuple[float, int, float]:
-        """What the change of tables costs: seconds, slots, bytes over the network."""
+        """What the change of tables costs: seconds, slots, bytes that hosts read."""
         cluster = self.flow.cluster
         seconds, slots, bytes_moved = 0.0, 0, 0.0
         for operator in self.flow.operators:
@@ -273,18 +340,30 @@ class _Simulation:
             if old is new:
                 continue
             moved = moves(old, new)
-            donor = _hosts(old.channels, cluster.hosts)[old.slots[moved]]
-            taker = _hosts(new.channels, cluster.hosts)[new.slots[moved]]
-            away = donor != taker
-            out = np.bincount(donor[away], minlength=cluster.hosts)
-            into = np.bincount(taker[away], minlength=cluster.hosts)
-            opened = np.bincount(new.slots[moved], minlength=new.channels)
-            most = max(int(out.max()), int(into.max())) * operator.slot_bytes
-            seconds += most / cluster.bytes_per_s + int(opened.max()) * cluster.slot_s
+            hosts = self._hosts_of(new)
+            is_read = hosts[new.slots] != self.residence[operator.name].among(cluster.names)
+            read = np.bincount(hosts[new.slots[is_read]], minlength=cluster.hosts)
+            is_opened = is_read.copy()
+            is_opened[moved] = True
+            opened = np.zeros(cluster.hosts)
+            of_channels = np.bincount(new.slots[is_opened], minlength=new.channels)
+            np.maximum.at(opened, hosts, of_channels)
+            waits = read * operator.slot_bytes / cluster.bytes_per_s + opened * cluster.slot_s
+            self.moving.add(
+                CatchUp(float(read[h]) * operator.slot_bytes, int(opened[h]), float(waits[h]))
+                for h in np.flatnonzero(opened).tolist()
+            )
+            seconds += float(waits.max())
             seconds += cluster.sync_s if self.synchronises else 0.0
             slots += moved.size
-            bytes_moved += float(np.count_nonzero(away)) * operator.slot_bytes
+            bytes_moved += float(np.count_nonzero(is_read)) * operator.slot_bytes
+            self.residence[operator.name] = Residence.of_table(new)
         return seconds, slots, bytes_moved
+
+    def _hosts_of(self, table: RoutingTable) -> npt.NDArray[np.int64]:
+        """The number of each channel's host."""
+        number = {name: n for n, name in enumerate(self.flow.cluster.names)}
+        return np.array([number[name] for name in table.hosts], dtype=np.int64)
 
     def _shares_of(self, operator: SimOperator, at_s: float) -> Loads:
         version = operator.keys.version(at_s)
@@ -294,16 +373,13 @@ class _Simulation:
             self._shares[operator.name] = cached
         return cached[1]
 
-    def _hosts_of(self) -> dict[str, Sequence[int]]:
-        # One channel more than any table has now, so that a plan can look up the ones it adds.
-        most = self.flow.cluster.hosts * self.flow.cluster.cores
-        hosts = self.flow.cluster.hosts
-        return {o.name: _hosts(max(most, o.slots), hosts).tolist() for o in self.flow.operators}
 
-
-def _hosts(channels: int, hosts: int) -> npt.NDArray[np.int64]:
-    """Channels go round the hosts, so that a channel that stays stays where it is."""
-    return np.arange(channels) % hosts
+def _levels(operators: tuple[SimOperator, ...]) -> dict[str, int]:
+    """How many operators rows have passed before each: one after the other, stage by stage."""
+    levels: dict[str, int] = {}
+    for operator in operators:
+        levels[operator.name] = 1 + max((levels[up] for up in operator.upstream), default=-1)
+    return levels
 
 
 def _imbalance(busy_s: Loads) -> float:

@@ -17,7 +17,7 @@ from braided.control.measure.slot_loads import SlotLoads, SlotWindow
 from braided.control.measure.window import LENGTH_BATCHES
 from braided.control.routing.table import Loads
 
-__all__ = ["Estimator", "SlotTotals", "slot_totals"]
+__all__ = ["Estimator", "SlotTotals", "at_full_speed", "slot_totals"]
 
 
 class SlotTotals(NamedTuple):
@@ -44,6 +44,13 @@ def slot_totals(
         # A clock that went back says nothing.
         np.add.at(busy_ns, where, np.maximum(timed, 0.0))
     return SlotTotals(rows, busy_ns / 1e9)
+
+
+def at_full_speed(totals: SlotTotals, speeds: Loads | None) -> SlotTotals:
+    """What slots would have taken on the fastest host; `speeds` are those of the hosts on which
+    each of them ran (`host_speed.py`), or None where all are as fast.
+    """
+    return totals if speeds is None else SlotTotals(totals.rows, totals.busy_s * speeds)
 
 
 class Estimator:

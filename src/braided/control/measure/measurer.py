@@ -117,7 +117,7 @@ class Measurer:
             state_bytes=operator.state_bytes,
             arrival_rate=arrival,
             throughput=window.throughput.mean(),
-            true_rate=1 / loads.row_s if loads.row_s > 0 else 0.0,
+            true_rate=_mean_speed(operator) / loads.row_s if loads.row_s > 0 else 0.0,
             selectivity=window.selectivity.mean(),
             backlog_rows=operator.backlog_rows + late_s * arrival,
             congestion=window.congestion.mean(),
@@ -125,7 +125,13 @@ class Measurer:
             heavy=_key_loads(operator, collected_s, loads.cost_s),
             pinned=operator.pinned,
             layout=layout,
+            speeds=operator.speeds,
+            residence=operator.residence,
         )
+
+
+def _mean_speed(operator: OperatorSample) -> float:
+    return 1.0 if operator.speeds is None else float(operator.speeds.mean())
 
 
 def _key_loads(operator: OperatorSample, collected_s: float, cost_s: Loads) -> tuple[KeyLoad, ...]:

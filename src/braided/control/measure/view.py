@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from braided.control.routing.executors import Layout
+from braided.control.routing.residence import Residence
 from braided.control.routing.table import Loads, RoutingTable
 
 __all__ = [
@@ -66,6 +69,8 @@ class OperatorSample:
     backlog_rows: float = 0.0  # taken in by nobody yet, or carried
     heavy: tuple[HeavyKey, ...] = ()
     pinned: frozenset[bytes] = frozenset()
+    speeds: Loads | None = None  # of the hosts of channels, the fastest being 1; None: all are
+    residence: Residence | None = None  # of slots, after the batch; None: where channels should run
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +97,12 @@ class OperatorView:
 
     name: str
     table: RoutingTable
-    load: Loads  # per slot, predicted
+    load: Loads  # per slot, predicted, on a host of full speed
     keys: Loads
     state_bytes: Loads
     arrival_rate: float
     throughput: float  # rows per second of batch time, or of the interval if that is longer
-    true_rate: float  # rows that one channel would process in a second of uninterrupted work
+    true_rate: float  # rows that a channel, on average, would process in a second of work
     selectivity: float  # rows out per row in
     backlog_rows: float
     congestion: float
@@ -105,10 +110,19 @@ class OperatorView:
     heavy: tuple[KeyLoad, ...] = ()
     pinned: frozenset[bytes] = frozenset()
     layout: Layout | None = None  # its executors, where it has more than one
+    speeds: Loads | None = None  # per channel; None where all are equally fast
+    residence: Residence | None = None
 
     @property
     def channels(self) -> int:
         return self.table.channels
+
+    def speeds_of(self, channels: int) -> Loads | None:
+        """The speeds of so many channels; of new ones nothing is known, and they count as fast."""
+        if self.speeds is None:
+            return None
+        more = max(0, channels - self.speeds.size)
+        return np.concatenate([self.speeds[:channels], np.ones(more)])
 
     @property
     def total_load(self) -> float:

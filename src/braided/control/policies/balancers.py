@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from braided.control.measure.view import OperatorView
-from braided.control.routing.balance import THETA, apply_moves, balancing_moves, channel_loads
+from braided.control.routing.balance import THETA, apply_moves, balancing_moves, channel_times
 from braided.control.routing.executors import balance_within
 from braided.control.routing.rescale import rescale
 from braided.control.routing.ring import POINTS, ring
@@ -39,9 +39,14 @@ class Elasticutor:
     def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
         if operator.layout is not None:
             return balance_within(
-                operator.layout, operator.table, operator.load, self.theta, self.goal
+                operator.layout,
+                operator.table,
+                operator.load,
+                self.theta,
+                self.goal,
+                operator.speeds_of(operator.layout.total),
             )
-        return _refine(operator.table, operator.load, channels, self.theta, self.goal)
+        return _refine(operator, channels, self.theta, self.goal)
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,7 @@ class Rc:
     synchronises = True
 
     def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
-        goal = Elasticutor(self.theta).goal
-        return _refine(operator.table, operator.load, channels, self.theta, goal)
+        return _refine(operator, channels, self.theta, Elasticutor(self.theta).goal)
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,8 @@ class Autoflow:
         before = operator.table
         table = rescale(before, channels, operator.load)
         slots = table.slots.copy()
-        moved, to = hotspot_moves(table, operator.load, self.factor)
+        speeds = operator.speeds_of(channels)
+        moved, to = hotspot_moves(table, operator.load, self.factor, speeds)
         slots[moved] = to
         return before.next(slots, channels)
 
@@ -99,20 +104,27 @@ class Static:
         return before.next(RoutingTable.initial(before.slots.size, channels).slots, channels)
 
 
-def hotspot_moves(table: RoutingTable, load: Loads, factor: float) -> tuple[Slots, int]:
+def hotspot_moves(
+    table: RoutingTable, load: Loads, factor: float, speeds: Loads | None = None
+) -> tuple[Slots, int]:
     """Algorithm 3: the slots to move, and the channel to move them to.
 
     The largest slot first; what does not fit into the rest of half the gap is passed over, and
-    slots without load are left where they are.
+    slots without load are left where they are. With channels of different speeds the gap is one
+    of time, and half of it is what makes both take as long.
     """
-    loads = channel_loads(table, load)
-    fullest, emptiest = int(loads.argmax()), int(loads.argmin())
-    gap = float(loads[fullest] - loads[emptiest])
-    if gap <= 0 or gap / float(loads[fullest]) < factor:
+    times = channel_times(table, load, speeds)
+    fullest, emptiest = int(times.argmax()), int(times.argmin())
+    gap = float(times[fullest] - times[emptiest])
+    if gap <= 0 or gap / float(times[fullest]) < factor:
         return np.empty(0, dtype=np.int32), emptiest
     mine = table.of(fullest)
     mine = mine[np.lexsort((mine, -load[mine]))]
     left, moved = gap / 2, []
+    if speeds is not None:
+        left = gap * float(
+            speeds[fullest] * speeds[emptiest] / (speeds[fullest] + speeds[emptiest])
+        )
     for slot, weight in zip(mine.tolist(), load[mine].tolist(), strict=True):
         if 0 < weight <= left:
             moved.append(slot)
@@ -120,10 +132,9 @@ def hotspot_moves(table: RoutingTable, load: Loads, factor: float) -> tuple[Slot
     return np.array(moved, dtype=np.int32), emptiest
 
 
-def _refine(
-    table: RoutingTable, load: Loads, channels: int, theta: float, goal: float
-) -> RoutingTable:
+def _refine(operator: OperatorView, channels: int, theta: float, goal: float) -> RoutingTable:
     """More or fewer channels first, then rounds; one epoch on, whatever it took."""
+    table, load, speeds = operator.table, operator.load, operator.speeds_of(channels)
     scaled = rescale(table, channels, load)
-    moves = balancing_moves(scaled.slots, load, channels, theta, goal=goal)
+    moves = balancing_moves(scaled.slots, load, channels, theta, goal=goal, speeds=speeds)
     return table.next(apply_moves(scaled.slots, moves), channels) if moves else scaled

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from braided.control.levels import level_of
+from braided.control.levels import level_of, levels
 from braided.control.measure.view import FlowView, OperatorView
 from braided.control.policy import Limits, Memory, Wish
 
@@ -228,7 +228,7 @@ class Saso:
                 f"{why}: congestion {operator.congestion:.2f}, {operator.throughput:,.0f} rows/s "
                 f"on {operator.channels} channels",
             )
-            after[name] = msgspec.to_builtins(state)
+            after[name] = {**msgspec.to_builtins(state), "most": steps[-1]}
         return wishes, after
 
 
@@ -244,6 +244,11 @@ def _fits(flow: FlowView, operator: OperatorView, channels: int) -> bool:
 
 
 def _where(remembered: object, channels: int, steps: tuple[int, ...]) -> SasoState:
-    """The memory, brought to where the operator really is: a wish may not have been granted."""
+    """The memory, brought to where the operator really is: a wish may not have been granted. Where
+    there may be more channels than before, or fewer, levels that are other numbers now are unknown.
+    """
     state = SasoState() if remembered is None else msgspec.convert(remembered, SasoState)
-    return SasoState(state.period, level_of(channels, steps), state.levels[: len(steps)])
+    most = remembered.get("most", steps[-1]) if isinstance(remembered, dict) else steps[-1]
+    before = steps if most == steps[-1] else levels(steps[0], max(steps[0], most))
+    same = sum(old == new for old, new in zip(before, steps, strict=False))
+    return SasoState(state.period, level_of(channels, steps), state.levels[:same])

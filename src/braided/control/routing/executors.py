@@ -150,29 +150,35 @@ def balance_within(
     load: Loads,
     theta: float,
     goal: float | None = None,
+    speeds: Loads | None = None,
 ) -> RoutingTable:
     """The table in which executors have δ ≤ theta where it matters and where moves lead there.
 
     An operator takes as long as its busiest channel. So executors come in order of their peaks, and
     those are left alone whose peak is not above one that others keep anyway. Where there is
     something to do, it goes on to δ ≤ goal. Slots that are on a channel of another executor, after
-    a change of the layout say, come back in any case.
+    a change of the layout say, come back in any case. Where channels differ in speed, it is times
+    that are evened out.
     """
     slots, owners = table.slots, layout.owners
     within = layout.is_within(slots)
     all_within = bool(within.all())
     # A slot outside its executor counts for nothing, wherever its channel is.
-    of_channels = np.bincount(
+    of_channels: Loads = np.bincount(
         slots if all_within else np.minimum(slots, layout.total - 1),
         weights=load if all_within else np.where(within, load, 0.0),
         minlength=layout.total,
-    )
+    ).astype(np.float64)
+    fair = layout.loads(load) / layout.counts
+    if speeds is not None:
+        of_channels = of_channels / speeds
+        fair = layout.loads(load) / np.bincount(owners, weights=speeds)
     peaks = np.zeros(len(layout.channels))
     np.maximum.at(peaks, owners, of_channels)
     misses_slots = np.zeros(peaks.size, dtype=bool)
     if not all_within:
         misses_slots[layout.executor_of[~within]] = True
-    uneven = misses_slots | (peaks > theta * layout.loads(load) / layout.counts)
+    uneven = misses_slots | (peaks > theta * fair)
     if not uneven.any() and layout.total == table.channels:
         return table
     slots = slots.copy()
@@ -182,13 +188,21 @@ def balance_within(
         if not misses_slots[executor] and peaks[executor] <= kept_peak:
             break
         part = slice(layout.bounds[executor], layout.bounds[executor + 1])
-        slots[part] = _spread(slots[part], load[part], layout.channels[executor], theta, goal)
-        kept_peak = max(kept_peak, float(np.bincount(slots[part], weights=load[part]).max()))
+        channels = layout.channels[executor]
+        slots[part] = _spread(slots[part], load[part], channels, theta, goal, speeds)
+        loads = np.bincount(slots[part], weights=load[part])
+        peak = loads.max() if speeds is None else (loads / speeds[: loads.size]).max()
+        kept_peak = max(kept_peak, float(peak))
     return table.next(slots, layout.total)
 
 
 def _spread(
-    slots: Slots, load: Loads, channels: tuple[int, ...], theta: float, goal: float | None
+    slots: Slots,
+    load: Loads,
+    channels: tuple[int, ...],
+    theta: float,
+    goal: float | None,
+    speeds: Loads | None,
 ) -> Slots:
     """One executor's slots over its own channels, which are numbered from 0 meanwhile."""
     count = len(channels)
@@ -197,7 +211,8 @@ def _spread(
     local = number[slots]
     if local.max() == count:  # a slot on a channel of another executor
         local = reassign(local, count, load)
-    moves = balancing_moves(local, load, count, theta, goal=goal)
+    of_these = None if speeds is None else speeds[list(channels)]
+    moves = balancing_moves(local, load, count, theta, goal=goal, speeds=of_these)
     return np.array(channels, dtype=np.int32)[apply_moves(local, moves)]
 
 

@@ -113,6 +113,7 @@ class _Search:
         phi: float,
     ) -> None:
         self.demands = demands
+        self.current = current
         self.x: _Cores = [{i: n for i, n in each.items() if n > 0} for each in current]
         self.total = [sum(each.values()) for each in self.x]
         self.intense = [demand.intensity > phi for demand in demands]
@@ -212,7 +213,11 @@ class _Search:
         """What nobody wanted is given back: a channel that is not asked for should not run."""
         for j in sorted(self.spare):
             while self.total[j] > max(1, self.demands[j].cores):
-                self._take(min(self.x[j], key=lambda i: (self._taking(i, j), i)), j)
+                self._take(min(self.x[j], key=lambda i: self._release_order(i, j)), j)
+
+    def _release_order(self, i: int, j: int) -> tuple[float, float, int]:
+        """What costs least first; of equals, the host that has given least of what it had."""
+        return self._taking(i, j), -self.x[j][i] / self.current[j].get(i, 1), i
 
 
 def _check(
