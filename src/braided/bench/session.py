@@ -38,6 +38,7 @@ __all__ = [
     "arena",
     "local_spark",
     "median",
+    "quiet_spark",
     "run_all",
     "touched_keys",
     "with_data",
@@ -109,11 +110,17 @@ def local_spark(
     name: str, work: Path, conf: Mapping[str, str] | None = None, cores: int = 2
 ) -> Iterator[SparkSession]:
     """A session on some cores of this machine that says nothing and keeps its files in `work`."""
-    settings = {**_CONF, "spark.local.dir": str(work / "local"), **(conf or {})}
+    with quiet_spark(name, work, {"spark.master": f"local[{cores}]", **(conf or {})}) as spark:
+        yield spark
+
+
+@contextmanager
+def quiet_spark(name: str, work: Path, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """The same on whichever master the settings name."""
+    settings = {**_CONF, "spark.local.dir": str(work / "local"), **conf}
     settings["spark.sql.warehouse.dir"] = str(work / "warehouse")
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
     with quiet_jvm(work / "spark.log"):
-        spark = builder.config(map=dict(settings)).getOrCreate()
+        spark = SparkSession.builder.appName(name).config(map=dict(settings)).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     use_driver_python(spark)  # the native side too
     try:

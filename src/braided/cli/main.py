@@ -1,4 +1,4 @@
-"""The command `braided`: the demo, the benchmarks, the simulator, a look into a checkpoint.
+"""The command `braided`: demo, benchmarks, simulator, cluster, a look into a checkpoint.
 
 What a command runs is imported when it runs, so that help and errors come at once.
 """
@@ -22,7 +22,7 @@ from braided.sim import SCENARIOS
 
 __all__ = ["main"]
 
-_DEMO = "braided.cli.demo"
+_WITH_OWN_ARGUMENTS = {"demo": "braided.cli.demo", "cluster": "braided.cli.cluster"}
 _STATE = "braided.cli.show_state"
 _IMPORT = "braided.cli.import_state"
 
@@ -31,11 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     parser = _parser()
     arguments, rest = parser.parse_known_args(argv)
-    if rest and arguments.command != "demo":
+    command = _WITH_OWN_ARGUMENTS.get(arguments.command)
+    if rest and command is None:
         parser.error(f"{arguments.command} does not take {' '.join(rest)}")
     try:
-        if arguments.command == "demo":
-            return int(importlib.import_module(_DEMO).main(rest) or 0)
+        if command is not None:
+            return int(importlib.import_module(command).main(rest) or 0)
         if arguments.command == "simulate":
             return _simulate(arguments)
         if arguments.command == "replay":
@@ -61,8 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser(
         "demo",
-        add_help=False,  # the demo explains its own arguments
+        add_help=False,  # it explains its own arguments
         help="run an elastic pipeline on local Spark, about a minute",
+    )
+    commands.add_parser(
+        "cluster", add_help=False, help="run a Spark cluster of several hosts on this machine"
     )
     state = commands.add_parser(
         "state",

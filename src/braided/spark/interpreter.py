@@ -1,10 +1,12 @@
 """Which Python runs our tasks: that of the driver, or one that is seen to be fit for them.
 
 PySpark hands `sc.pythonExec` to the JVM with every function it wraps: PYSPARK_PYTHON as it was when
-the session was made, else whatever is `python3` on the PATH. On a local master, whose workers run
-beside the driver, the second is the wrong one whenever the driver's virtual environment is not
-activated, so where nobody has chosen, the driver's own is taken. On a cluster a path of the driver
-says nothing about the workers, and there one small job looks at what they have.
+the session was made, else whatever is `python3` on the PATH. The setting `spark.pyspark.python` is
+for spark-submit, which makes that variable of it; a driver that was started as a plain program has
+it read by nobody, so it is read here. On a local master, whose workers run beside the driver,
+`python3` is the wrong one whenever the driver's virtual environment is not activated, so where
+nobody has chosen, the driver's own is taken. On a cluster a path of the driver says nothing about
+the workers, and there one small job looks at what they have.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ __all__ = ["check_workers", "use_driver_python"]
 
 _UNSET = "python3"
 """What PySpark runs when it is told nothing."""
-_SETTINGS = ("spark.pyspark.python", "spark.pyspark.driver.python")
-_VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+_SETTING, _VARIABLE = "spark.pyspark.python", "PYSPARK_PYTHON"
+_DRIVER_SETTING, _DRIVER_VARIABLE = "spark.pyspark.driver.python", "PYSPARK_DRIVER_PYTHON"
 _NEEDED = ("braided", "lmdb", "msgspec", "numpy", "pyarrow")
 """What a task imports."""
 _TASKS_MAX = 32
@@ -41,14 +43,20 @@ _fit: WeakKeyDictionary[SparkContext, str] = WeakKeyDictionary()
 
 
 def use_driver_python(spark: SparkSession) -> None:
-    """Functions wrapped from now on run in the driver's Python, if that is local and no one's wish.
+    """Functions wrapped from now on run in the Python that the session's settings name.
 
-    Functions that were wrapped before keep theirs; Spark has a pool of workers for each.
+    If they name none and tasks run on this machine, that is the driver's. Functions that were
+    wrapped before keep theirs; Spark has a pool of workers for each.
     """
     context = spark.sparkContext
-    chosen = any(os.environ.get(name) for name in _VARIABLES)
-    chosen = chosen or any(context.getConf().get(name) for name in _SETTINGS)
-    if _is_local(context) and not chosen and context.pythonExec == _UNSET and sys.executable:
+    if context.pythonExec != _UNSET or os.environ.get(_VARIABLE):
+        return
+    settings = context.getConf()
+    if python := settings.get(_SETTING):
+        context.pythonExec = python
+        return
+    chosen = os.environ.get(_DRIVER_VARIABLE) or settings.get(_DRIVER_SETTING)
+    if _is_local(context) and not chosen and sys.executable:
         context.pythonExec = sys.executable
 
 
@@ -128,10 +136,10 @@ def _advice(context: SparkContext) -> str:
     if _is_local(context):
         return (
             f"Before the session is made, set PYSPARK_PYTHON to {sys.executable}, or leave it and "
-            f"{_SETTINGS[0]} unset: then it is the driver's Python that runs"
+            f"{_SETTING} unset: then it is the driver's Python that runs"
         )
     return (
         f"Install braided {VERSION} into a Python {version} on every worker, and set "
-        "PYSPARK_PYTHON to the path of that Python before the session is made (for spark-submit "
-        f"--conf {_SETTINGS[0]}=... does the same)"
+        f"PYSPARK_PYTHON, or the session's {_SETTING}, to the path of that Python before the "
+        "session is made; docs/cluster.md has the ways to do it"
     )
