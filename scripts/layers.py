@@ -49,8 +49,9 @@ MAY_IMPORT: dict[str, str] = {
     "kinds": "errors store control operator spark tasks flow",
     "sinks": "errors failpoints store spark",
     "inspect": "errors store tasks flow kinds",
-    "steering": "errors store control options spark tasks flow kinds",
-    "query": "errors failpoints store control options spark tasks flow sinks steering",
+    "hosts": "errors release store control options spark tasks",
+    "steering": "errors store control options spark tasks flow kinds hosts",
+    "query": "errors failpoints store control options spark tasks flow sinks hosts steering",
     "api": "errors store control options operator dict_functions spark tasks flow kinds sinks"
     " inspect query",
     "import_state": "errors store spark kinds",

@@ -71,6 +71,10 @@ class Options:
     executors: int = 1
     executors_review_batches: int = 600
     stop_timeout_s: float = 60.0
+    placement: str = "on"
+    prefetch: bool = True
+    executors_least: int | None = None
+    executors_most: int | None = None
     takeover: bool = False
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Settings of the checkpoint's store, which may be secrets."""
@@ -217,10 +221,13 @@ def _parse_column(text: str) -> str:
     return text
 
 
-def _parse_on_error(text: str) -> str:
-    if text.lower() not in ("fail", "divert"):
-        raise ValueError
-    return text.lower()
+def _one_of(*words: str) -> _Kind:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError
+        return text.lower()
+
+    return _Kind(f"{', '.join(words[:-1])} or {words[-1]}", parse)
 
 
 def _parse_scale(given: Any) -> str | ScalePolicy:
@@ -273,7 +280,8 @@ _SECONDS = _Kind(
     lambda seconds: f"{seconds:g}s",
 )
 _COLUMN = _Kind("the name of a column", _parse_column)
-_ON_ERROR = _Kind("fail or divert", _parse_on_error)
+_ON_ERROR = _one_of("fail", "divert")
+_PLACEMENT = _one_of("on", "naive", "off")
 _SCALE = _Kind(
     f"{', '.join(policy_names()['scale'])}, a registered name, or an object with `scale`",
     _parse_scale,
@@ -423,6 +431,35 @@ _TABLE = (
         "neighbours merged",
     ),
     _Option(
+        "placement",
+        "placement",
+        _PLACEMENT,
+        "on a cluster, whether channels run on the hosts that have their state; `naive` places "
+        "them anew for every table, and `off` leaves it to Spark",
+    ),
+    _Option(
+        "prefetch",
+        "prefetch",
+        _FLAG,
+        "on a cluster, whether a slot's state is brought to its next host before the batch that "
+        "needs it there",
+    ),
+    _Option(
+        "cluster.minExecutors",
+        "executors_least",
+        _whole(1, MAX_CHANNELS),
+        "the fewest of Spark's executors that the query holds, where it asks for them itself",
+        default="1, with cluster.maxExecutors",
+    ),
+    _Option(
+        "cluster.maxExecutors",
+        "executors_most",
+        _whole(1, MAX_CHANNELS),
+        "the most of Spark's executors that the query asks for, by the channels that it has; "
+        "without it, it asks for none and releases none",
+        default="as many as Spark gives",
+    ),
+    _Option(
         "takeover",
         "takeover",
         _FLAG,
@@ -454,6 +491,17 @@ def _contradictions(values: Mapping[str, Any], names: Mapping[str, str]) -> list
     if not least <= start <= most and least <= most:
         wrong = " and ".join(f"{names[n]} is {values[n]}" for n in bounds)
         found.append(f"{names['channels']} is {start}, but {wrong}: start within the bounds.")
+    fewest, many = values.get("executors_least"), values.get("executors_most")
+    if fewest is not None and (many is None or fewest > many):
+        found.append(
+            f"{names['executors_least']} is {fewest} and braided.cluster.maxExecutors is "
+            f"{'not set' if many is None else many}: set it, to as many at least."
+        )
+    if many is not None and values.get("placement") == "off":
+        found.append(
+            f"{names['executors_most']} has the query ask for executors and release them, which "
+            f"takes slots off them first: {names['placement']} can't be off."
+        )
     scale = values.get("scale", "model")
     if "latency_target_s" in values and scale != "model":
         found.append(

@@ -37,7 +37,7 @@ class RoutedStage(KeyedStage):
         self._route = Route(keys, setting.meta.slots, setting.order)
 
     def apply(self, rows: StageInput) -> DataFrame:
-        return self._mapped(self._route.apply(rows), rows.tagged)
+        return self._mapped(self._route.apply(rows), rows)
 
     def _task(self, keep_order: bool) -> tuple[ChannelTask, list[str]]:
         setting = self.setting

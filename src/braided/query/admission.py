@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from braided.control.measure.estimator import Estimator
 from braided.control.routing.table import RoutingTable
+from braided.hosts.transition import Transition
 from braided.query.version import Version
 from braided.spark.offset_log import BatchTimes, SparkLog
 from braided.spark.tick import Bell
@@ -46,12 +47,14 @@ class Admission:
         commands: Commands,
         control: ControlThread,
         estimator: Estimator,
+        transition: Transition | None = None,
     ) -> None:
         self._spark_log = spark_log
         self._bell = bell
         self._commands = commands
         self._control = control
         self._estimator = estimator
+        self._transition = transition
 
     def admit(self, df: DataFrame, batch: int, before: Version) -> Admitted:
         self._bell.answer(self._spark_log.tick(batch))
@@ -59,6 +62,13 @@ class Admission:
         times = self._spark_log.times(batch)
         channels_least = self._foreseen(df, batch, times)
         tables = self._commands.take(self._estimator.load, channels_least)
+        if self._transition is not None:
+            following = self._transition.admit(
+                before.tables, tables, before.view, urgent=bool(channels_least)
+            )
+            tables = following.tables
+            if following.held:
+                self._commands.hold(following.held)
         if cut is not None:
             # Rows that are left for the next batch must not find their timers fired.
             times = BatchTimes(times.batch_time_ms, before.watermark_ms)

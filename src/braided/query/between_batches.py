@@ -8,6 +8,7 @@ from typing import Any
 from braided.control.measure.estimator import Estimator
 from braided.control.routing.table import moves
 from braided.flow.graph import Flow
+from braided.hosts.transition import Transition
 from braided.query.due import next_alarm
 from braided.query.first_states import FirstStates
 from braided.query.progress import StepTimes, section
@@ -37,6 +38,7 @@ class BetweenBatches:
         control: ControlThread,
         collector: Collector,
         empty_batches: bool,
+        transition: Transition | None = None,
     ) -> None:
         self._flow = flow
         self._first_states = first_states
@@ -47,25 +49,32 @@ class BetweenBatches:
         self._control = control
         self._collector = collector
         self._empty_batches = empty_batches
+        self._transition = transition
 
     def settle(
         self, outcome: Outcome, before: Version, after: Version, steps: StepTimes
     ) -> dict[str, Any]:
         """What the batch shows of itself, once all that follows from it is done."""
         self._commands.done(after.tables)
-        self._estimator.add(totals_of(outcome))
+        totals = totals_of(outcome)
+        if self._transition is not None:
+            totals = self._transition.saw(outcome, totals)
+        self._estimator.add(totals)
         self.ask_for_next(after, self._spark_log.had_input(outcome.batch))
         self._collector.collect(after.batch)
         moved = {name: len(moves(before.tables[name], after.tables[name])) for name in after.tables}
         loads = {name: self._estimator.load(name) for name in after.tables}
         content = section(after.view, after.tables, outcome.reports, moved, loads, steps)
+        if self._transition is not None:
+            content["cluster"] = self._transition.show(outcome)
         return {**content, "control": self._control.summary()}
 
     def hand_over(self, outcome: Outcome, after: Version) -> None:
         """Leaves the batch with the controller, which makes up its mind in a thread of its own,
         while Spark finds out what the next batch is.
         """
-        batch = CommittedBatch(outcome, after.view, time.time(), self._estimator.loads())
+        facts = None if self._transition is None else self._transition.facts(outcome.tables)
+        batch = CommittedBatch(outcome, after.view, time.time(), self._estimator.loads(), facts)
         self._control.see(batch)
 
     def ask_for_next(self, version: Version, had_input: bool) -> None:

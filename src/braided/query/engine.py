@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from braided import failpoints
 from braided.errors import BraidedError, CheckpointMismatchError
+from braided.hosts.transition import Transition
 from braided.query.admission import Admission
 from braided.query.between_batches import BetweenBatches
 from braided.query.commit import Committer
@@ -60,6 +61,7 @@ class Engine:
         control: ControlThread,
         bell: Bell,
         lease: Lease,
+        transition: Transition | None = None,
     ) -> None:
         self.version = version
         """What the newest batch made true."""
@@ -74,6 +76,7 @@ class Engine:
         self._control = control
         self._bell = bell
         self._lease = lease
+        self._transition = transition
         self._closing = threading.Lock()
         self._closed = False
 
@@ -96,6 +99,8 @@ class Engine:
                 return
             self._control.close()
             self._bell.close()
+            if self._transition is not None:
+                self._transition.close()
             self._steps.processing.close()
             self._lease.release()
             self._closed = True

@@ -13,6 +13,7 @@ from braided.control.routing.table import RoutingTable
 from braided.flow.graph import Flow
 from braided.flow.inputs import Inputs
 from braided.flow.key_hashes import KeyHashes
+from braided.hosts.opening import open_transition, place_frames
 from braided.options import Options
 from braided.query.admission import Admission
 from braided.query.between_batches import BetweenBatches
@@ -29,6 +30,7 @@ from braided.query.stored_tables import table_of
 from braided.query.version import Version
 from braided.sinks.base import Sink, SinkSetting
 from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
+from braided.spark.executors import local_cores
 from braided.spark.offset_log import SparkLog
 from braided.spark.query_handle import BatchCall, QueryHandle
 from braided.spark.tick import Bell
@@ -36,8 +38,8 @@ from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
 from braided.steering.event_log import open_event_log
 from braided.steering.policy_settings import policies_of
-from braided.steering.reserve import Reserve
-from braided.steering.sampling import COLD_BATCHES, Sampler
+from braided.steering.reserve import TASK_MODULES, Reserve
+from braided.steering.sampling import COLD_BATCHES, Sampler, upstream_of
 from braided.store.durable.lease import Lease, acquire_lease
 from braided.store.durable.store import Store
 from braided.store.history.garbage import Collector
@@ -241,10 +243,14 @@ def _assemble(
     flow = checkpoint.flow
     location = _state_location(checkpoint, options)
     divert = options.on_error == "divert"
+    placed = place_frames(spark, options)
     plan = FlowPlan(
-        flow, inputs, metas, options.order_preserving, location, box.accumulator, divert
+        flow, inputs, metas, options.order_preserving, location, box.accumulator, divert, placed
     )
     commands, reserve = Commands(version.tables, bell), Reserve(spark)
+    transition = open_transition(
+        spark, placed, location, upstream_of(flow), options, TASK_MODULES, bell.ring
+    )
     control = _control_thread(
         checkpoint, flow, options, spark, handle, interval_s, commands, reserve
     )
@@ -258,7 +264,7 @@ def _assemble(
     gate = Gate()
     first_states = FirstStates(flow.steps, metas, checkpoint.imported, checkpoint.files)
     steps = BatchSteps(
-        Admission(spark_log, bell, commands, control, estimator),
+        Admission(spark_log, bell, commands, control, estimator, transition),
         Processing(flow, plan, metas, first_states, outputs, box, gate),
         Committer(
             checkpoint.manifests,
@@ -278,6 +284,7 @@ def _assemble(
             control,
             collector,
             _runs_empty_batches(spark),
+            transition,
         ),
     )
     # A stop may have come between a batch and the one that its watermark asked for.
@@ -294,6 +301,7 @@ def _assemble(
         control,
         bell,
         checkpoint.lease,
+        transition,
     )
     return engine, commands, reserve, control
 
@@ -337,7 +345,7 @@ def _control_thread(
     parallelism = context.defaultParallelism
     cores = context.getConf().get("spark.executor.cores", None)
     return ControlThread(
-        policies_of(options, parallelism, int(cores or parallelism)),
+        policies_of(options, parallelism, int(cores or parallelism), local_cores(spark)),
         checkpoint.control_memory,
         Sampler(flow, interval_s),
         open_event_log(checkpoint.files),

@@ -26,6 +26,7 @@ from braided.flow.graph import (
 )
 from braided.flow.inputs import Inputs
 from braided.flow.two_sided import united_sides
+from braided.spark.placed_frames import PlacedFrames
 from braided.spark.sql_text import quoted
 from braided.store.history.manifest import CarryFile, OperatorMeta
 from braided.tasks.carry import read_carry, write_carry
@@ -68,6 +69,7 @@ class FlowPlan:
         location: StateLocation,
         reports: Accumulator[list[bytes]],
         divert: bool,
+        placed: PlacedFrames | None = None,
     ) -> None:
         self.flow = flow
         self.inputs = inputs
@@ -80,7 +82,8 @@ class FlowPlan:
             if isinstance(node, Keyed):
                 count = before[0] if len(before) == 1 else max(before) + 1
                 step = flow.step(node)
-                setting = StageSetting(metas[step.name], count, location, reports, divert)
+                meta = metas[step.name]
+                setting = StageSetting(meta, count, location, reports, divert, placed)
                 self.stages[node] = step.stage(setting)
                 self.order[node] = count + 1
             elif isinstance(node, United):

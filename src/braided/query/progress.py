@@ -31,6 +31,7 @@ _DONE = (
     "caughtUp",
     "rebuilt",
     "bytesCaughtUp",
+    "waitedMs",
     "cacheErrors",
 )
 """What an operator did in a batch, as against how it is."""
@@ -134,6 +135,7 @@ def section(
             "caughtUp": sum(r.caught_up for r in channels),
             "rebuilt": sum(r.rebuilt for r in channels),
             "bytesCaughtUp": sum(r.bytes_caught_up for r in channels),
+            "waitedMs": round(sum(r.waited_ns for r in channels) / 1e6, 2),
             "cacheErrors": sum(r.cache_errors for r in channels),
         }
     return {

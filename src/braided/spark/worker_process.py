@@ -20,7 +20,10 @@ import stat
 import tempfile
 import zlib
 
-__all__ = ["acknowledge_at_once", "freeze_heap", "local_directory"]
+__all__ = ["EXECUTOR_PROPERTY", "acknowledge_at_once", "freeze_heap", "local_directory"]
+
+EXECUTOR_PROPERTY = "braided.executor"
+"""The local property that has the id of a task's executor, where channels have hosts."""
 
 _COLLECT_AFTER = 10_000
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)  # Linux has it

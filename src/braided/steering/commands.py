@@ -33,6 +33,7 @@ class Commands:
         self._proposed: dict[str, RoutingTable] = {}
         self._repinned: dict[str, Pin | bytes] = {}
         self._taken = 0
+        self._held: dict[str, RoutingTable] = {}
         self._cut: int | None = None
 
     def check_rescale(self, channels: int, operator: str | None) -> list[str]:
@@ -81,6 +82,9 @@ class Commands:
         """
         with self._lock:
             tables = dict(self._tables)
+            for name, held in self._held.items():
+                tables[name] = replace(held, epoch=tables[name].epoch + 1)
+            self._held = {}
             for name, change in self._waiting:
                 tables[name] = change(tables[name], load_of(name))
             self._taken = len(self._waiting)
@@ -99,6 +103,15 @@ class Commands:
                 tables[name] = _with_pins(tables[name], repinned, self._tables[name].epoch + 1)
             self._repinned.clear()
             return tables
+
+    def hold(self, tables: Mapping[str, RoutingTable]) -> None:
+        """Tables that were taken and do not take effect yet: what they need is on its way. The
+        next batch takes them again, with what is asked for meanwhile.
+        """
+        with self._lock:
+            self._held = dict(tables)
+            del self._waiting[: self._taken]
+            self._taken = 0
 
     def cut(self) -> int | None:
         with self._lock:

@@ -30,6 +30,7 @@ from braided.control.routing.executors import Layout
 from braided.control.routing.pins import hash_slot
 from braided.control.routing.table import Pin, RoutingTable
 from braided.flow.key_hashes import KeyHashes
+from braided.hosts.transition import HostFacts
 from braided.spark.query_handle import QueryHandle
 from braided.steering.commands import Commands
 from braided.steering.event_log import EventLog
@@ -62,6 +63,8 @@ class CommittedBatch:
     ended_s: float
     slot_loads: Mapping[str, SlotLoads]
     """What the query's estimator expects of slots, this batch included."""
+    hosts: HostFacts | None = None
+    """None where all is one host."""
 
 
 class ControlThread:
@@ -194,15 +197,20 @@ class ControlThread:
         guard = self._policies.guard
         guard.batch = batch.outcome.batch
         waiting = waiting_rows(self._query.last_progress())
-        sample = self._sampler.sample(batch.outcome, batch.view, batch.ended_s, waiting)
+        sample = self._sampler.sample(
+            batch.outcome, batch.view, batch.ended_s, waiting, batch.hosts
+        )
         in_use = _most_channels(batch.outcome.tables)
         if not self._reserved:
             self._reserved = True
-            self._reserve.warm(self._policies.settings.limits.channels_max, in_use)
+            self._reserve.warm(self._policies.settings.limits.most, in_use)
         foreseen = self._events_of(batch.outcome)
         if sample is None or guard.is_held("controller"):
             return
-        cycle = self._controller.step(sample, slot_loads=batch.slot_loads)
+        prices, cores = self._policies.settings.prices, None
+        if batch.hosts is not None:
+            prices, cores = prices.measured(batch.hosts.rates), batch.hosts.cores
+        cycle = self._controller.step(sample, batch.slot_loads, prices, cores)
         cycle = replace(cycle, events=(*foreseen, *cycle.events))
         if self._is_closed():
             return  # the log is somebody else's by now

@@ -37,9 +37,11 @@ class Policies:
     guard: Guard
 
 
-def policies_of(options: Options, parallelism: int, host_cores: int) -> Policies:
+def policies_of(
+    options: Options, parallelism: int, host_cores: int, cores: int | None = None
+) -> Policies:
     """What the options ask for; `parallelism` is how many channels are usual here, and a host
-    runs `host_cores` of them at a time.
+    runs `host_cores` of them at a time, all hosts together `cores`, where that is known.
     """
     scale = options.scale
     if scale is None:
@@ -57,7 +59,7 @@ def policies_of(options: Options, parallelism: int, host_cores: int) -> Policies
     settings = Settings(
         scale=GuardedScale(scale_policy(scale), guard, f"scale {names[0]}"),
         balance=GuardedBalance(chosen, guard, f"balance {names[1]}"),
-        limits=Limits(channels_min=least, channels_max=most),
+        limits=Limits(channels_min=least, channels_max=most, cores=cores),
         prices=Prices(least_batch_s=_LEAST_BATCH_S),
         hot_keys=HOT_KEYS if balance != "static" else replace(HOT_KEYS, pins_max=0),
         settle_batches=_SETTLE_BATCHES,

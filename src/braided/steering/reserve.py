@@ -8,7 +8,10 @@ from pyspark.sql import SparkSession
 
 from braided.kinds.operator.task import import_task
 
-__all__ = ["Reserve"]
+__all__ = ["TASK_MODULES", "Reserve"]
+
+TASK_MODULES = (import_task.__module__,)
+"""What a first task would wait for."""
 
 WORKER_IDLE_S = 50.0
 """How long a Python worker surely lives with nothing to do: Spark ends it after a minute."""

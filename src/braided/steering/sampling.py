@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from braided.control.measure.estimator import SlotTotals, slot_totals
 from braided.control.measure.view import FlowSample, HeavyKey, OperatorSample
 from braided.control.routing.table import Loads
 from braided.flow.graph import Flow, Keyed, Node
+from braided.hosts.transition import HostFacts
 from braided.store.history.manifest import OperatorVersion, View
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
@@ -44,7 +46,12 @@ class Sampler:
         self._held: dict[str, tuple[Loads, Loads]] = {}  # keys and bytes of each slot
 
     def sample(
-        self, outcome: Outcome, view: View, ended_s: float, waiting: float
+        self,
+        outcome: Outcome,
+        view: View,
+        ended_s: float,
+        waiting: float,
+        hosts: HostFacts | None = None,
     ) -> FlowSample | None:
         """The sample of a batch that ended then; None for the first, whose input has been
         collected nobody knows how long.
@@ -60,7 +67,12 @@ class Sampler:
             # What waits in the source waits for whoever it feeds.
             backlog = carried.get(name, 0.0) + (0.0 if self._upstream[name] else waiting)
             held = self._slots_of(name, view.operators[name], outcome.reports[name])
-            operators.append(_operator(name, outcome, totals[name], held, backlog))
+            operator = _operator(name, outcome, totals[name], held, backlog)
+            if hosts is not None:
+                operator = replace(
+                    operator, speeds=hosts.speeds[name], residence=hosts.residence[name]
+                )
+            operators.append(operator)
         if before is None:
             return None
         collected_s = self._since(before, outcome.batch_time_ms)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from braided import failpoints
 from braided.spark.worker_process import local_directory
+from braided.store.durable.store import Store
 from braided.store.history.manifest import CarryFile, OperatorVersion
 from braided.store.slots.cache_port import SlotCache
 from braided.store.slots.channel_state import ChannelState, Traits
@@ -24,8 +25,9 @@ from braided.tasks.emitter import Emitter
 from braided.tasks.reports import ChannelReport, KeyRows, SlotReport
 from braided.tasks.slot_meter import SlotMeter
 from braided.tasks.spec import BatchSpec, ChannelSpec
+from braided.tasks.state_location import CacheSetting
 
-__all__ = ["Channel", "ChannelSlots"]
+__all__ = ["Channel", "ChannelSlots", "cache_of_host"]
 
 
 class ChannelSlots(Protocol):
@@ -53,6 +55,7 @@ class Channel:
         self.attempt = f"{batch.batch}-{number}-{uuid.uuid4().hex[:12]}"
         self.meter = SlotMeter()
         self.rows_in = 0
+        self.bytes_in = 0
 
     @classmethod
     def open(cls, spec: ChannelSpec, name: str, batch: BatchSpec, number: int) -> Self:
@@ -63,7 +66,8 @@ class Channel:
             view = view.with_chains(shipped.chains(store, number, spec.meta.slots))
         else:
             view = view.starting_with(batch.initial.get(name, ()))
-        state = ChannelState(store, _cache_of(spec), name, view, spec.limits)
+        cache = cache_of_host(spec.cache, spec.flow, store)
+        state = ChannelState(store, cache, name, view, spec.limits)
         return cls(spec, name, batch, number, state)
 
     def chunks_with_rows(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -71,6 +75,7 @@ class Channel:
         for chunk in self.meter.timed(chunks):
             if chunk.num_rows:
                 self.rows_in += chunk.num_rows
+                self.bytes_in += chunk.nbytes
                 failpoints.reach("task-rows")
                 yield chunk
 
@@ -148,13 +153,14 @@ class Channel:
             cache_errors=changes.cache_errors,
             heavy=heavy,
             traits=changes.traits,
+            bytes_in=self.bytes_in,
+            waited_ns=changes.waited_ns,
         )
 
 
-def _cache_of(spec: ChannelSpec) -> SlotCache | None:
+def cache_of_host(setting: CacheSetting | None, flow: str, store: Store) -> SlotCache | None:
     """The cache of the host that the task runs on."""
-    setting = spec.cache
     if setting is None:
         return None
-    base = Path(setting.directory or local_directory(spec.flow))
-    return open_host_cache(base, spec.flow, spec.store.location.text, setting.max_bytes)
+    base = Path(setting.directory or local_directory(flow))
+    return open_host_cache(base, flow, store.location.text, setting.max_bytes)

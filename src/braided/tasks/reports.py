@@ -71,6 +71,11 @@ class ChannelReport(msgspec.Struct, frozen=True):
     heavy: tuple[KeyRows, ...] = ()
     traits: str = ""
     """Stands for the log where chance has a part in what is in it."""
+    bytes_in: int = 0
+    waited_ns: int = 0
+    """Until slots were open that were not in the cache as they had to be."""
+    executor: str = ""
+    """The id of Spark's executor that ran it, where channels have hosts."""
 
     def result(self) -> tuple[str, ...]:
         """Equal for two attempts that did the same."""

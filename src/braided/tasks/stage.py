@@ -21,6 +21,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.util import PythonEvalType
 
 from braided.control.routing.table import RoutingTable
+from braided.spark.placed_frames import PlacedFrames
 from braided.store.history.manifest import OperatorMeta
 from braided.tasks.columns import order_columns
 from braided.tasks.state_location import StateLocation
@@ -41,6 +42,8 @@ class StageSetting:
     reports: Accumulator[list[bytes]]
     divert: bool
     """Whether a row whose operator raises goes to the dead letters."""
+    placed: PlacedFrames | None = None
+    """What runs channels on the hosts that the table names; None where that can't be."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,11 @@ class KeyedStage:
         """What runs in every partition, and the columns that it reads."""
         raise NotImplementedError
 
-    def _mapped(self, routed: DataFrame, tagged: bool) -> DataFrame:
-        """What the task gives out for rows that are where they belong."""
-        function = self._tagged if tagged else self._plain
+    def _mapped(self, routed: DataFrame, rows: StageInput) -> DataFrame:
+        """What the task gives out for rows that have one partition per channel."""
+        function = self._tagged if rows.tagged else self._plain
+        if self.setting.placed is not None and any(rows.table.hosts):
+            routed = self.setting.placed.place(routed, rows.table.hosts)
         return DataFrame(routed._jdf.mapInArrow(function, False, None), routed.sparkSession)
 
     @cached_property

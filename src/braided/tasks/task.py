@@ -6,13 +6,14 @@ from collections.abc import Generator, Iterator
 from time import perf_counter_ns
 from typing import Any, Protocol
 
+import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 
 from braided import failpoints
 from braided.errors import BraidedError
-from braided.spark.worker_process import freeze_heap
+from braided.spark.worker_process import EXECUTOR_PROPERTY, freeze_heap
 from braided.tasks.channel import Channel
 from braided.tasks.failure import to_text
 from braided.tasks.reports import ChannelReport, ReportBox
@@ -78,4 +79,6 @@ class ChannelTask:
             report = yield from run_channel(run, chunks)
         except BraidedError as error:
             raise RuntimeError(to_text(error)) from None
+        executor = context.getLocalProperty(EXECUTOR_PROPERTY) or ""
+        report = msgspec.structs.replace(report, executor=executor)
         self._reports.add([ReportBox.encode(batch.token, report)])

@@ -48,7 +48,7 @@ class AggregateStage(KeyedStage):
             ordered = frame.selectExpr(*rows.admitted, "*") if rows.admitted else frame
             columns = ", ".join(order_columns(self.order))
             frame = ordered.selectExpr(f"array({columns}) AS {ORDER}", "*")
-        merged = self._mapped(self._routed(frame, rows.table), rows.tagged)
+        merged = self._mapped(self._routed(frame, rows.table), rows)
         return aggregation.results(merged, order_columns(self.order + 1) if rows.tagged else [])
 
     def _routed(self, frame: DataFrame, table: RoutingTable) -> DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import perf_counter_ns
 from typing import NamedTuple
 
 import msgspec
@@ -60,6 +61,7 @@ class ChannelChanges(msgspec.Struct, frozen=True):
     rebuilt: int
     bytes_caught_up: int
     cache_errors: int
+    waited_ns: int = 0  # until slots were open that the cache did not have as they had to be
     traits: str = ""  # a digest of the changes as they are compared, if that is not the log's
 
 
@@ -93,6 +95,7 @@ class ChannelState:
         self._limits = limits
         self._opener = Opener(files, cache, view)
         self._slots: dict[int, SlotState] = {}
+        self._waited_ns = 0
         self.operator = operator
 
     def slot(self, number: int) -> SlotState:
@@ -108,8 +111,12 @@ class ChannelState:
         missing = [number for number in slots if number not in self._slots]
         if not missing:
             return
-        ordinal = self._view.meta.ordinal
-        for number, opened in self._opener.open(missing).items():
+        ordinal, tally = self._view.meta.ordinal, self._opener.tally
+        read, begun_ns = len(tally.caught_up) + len(tally.rebuilt), perf_counter_ns()
+        opened_slots = self._opener.open(missing)
+        if len(tally.caught_up) + len(tally.rebuilt) > read:
+            self._waited_ns += perf_counter_ns() - begun_ns
+        for number, opened in opened_slots.items():
             address = address_of(ordinal, number)
             self._slots[number] = SlotState(address, opened, self._reopening(number, address))
 
@@ -117,6 +124,11 @@ class ChannelState:
         """Lets go of the cache. `finish` does; a task that fails should."""
         for state in self._slots.values():
             state.close()
+
+    @property
+    def bytes_caught_up(self) -> int:
+        """What had to be read for slots that the cache did not have as they had to be."""
+        return self._opener.tally.bytes_caught_up
 
     def finish(self, path: str, traits: Traits | None = None) -> ChannelChanges:
         """Writes what changed, durably, and then brings the cache up to it.
@@ -147,6 +159,7 @@ class ChannelState:
             rebuilt=len(tally.rebuilt),
             bytes_caught_up=tally.bytes_caught_up,
             cache_errors=0 if self._cache is None else self._cache.errors - self._cache_errors,
+            waited_ns=self._waited_ns,
             traits="" if traits is None else _traits_digest(left, traits),
         )
 

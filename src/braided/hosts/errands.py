@@ -1,0 +1,180 @@
+"""Small jobs on chosen hosts, beside the running batch: starting workers, fetching slots.
+
+One thread runs them, one after the other, and rings the bell when something has come of it: the
+batch that begins next sees it. Whatever fails is logged, and costs a batch some waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from braided.control.routing.host_choice import Residence
+from braided.control.routing.table import RoutingTable
+from braided.hosts.probe import Found, find
+from braided.spark.executors import Executor, place_of
+from braided.spark.placed_frames import PlacedFrames
+from braided.store.history.manifest import OperatorVersion, View
+from braided.store.history.shipped_chains import ChainPacker
+from braided.tasks.prefetch import Fetched, HostErrand, SlotShare, run_errands
+from braided.tasks.state_location import StateLocation
+
+__all__ = ["Errands", "HostSlots", "slots_to_fetch"]
+
+HostSlots = Mapping[str, Mapping[str, tuple[int, ...]]]
+"""Slots by host and operator."""
+
+log = logging.getLogger("braided")
+
+_WARM_ROUNDS = 2
+
+
+class Errands:
+    """Runs jobs on hosts for one query."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        placed: PlacedFrames,
+        location: StateLocation,
+        modules: Sequence[str],
+        ring: Callable[[], None],
+    ) -> None:
+        self._spark = spark
+        self._placed = placed
+        self._location = location
+        self._modules = modules
+        """What a task imports."""
+        self._ring = ring
+        self._tag = f"braided-errands-{uuid.uuid4().hex[:12]}"
+        self._closed = threading.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="braided errands")
+
+    def start(self, job: Callable[[], object], rings: bool = True) -> Future[None]:
+        """Has a job run in the thread, and the bell rung after it."""
+
+        def run() -> None:
+            try:
+                job()
+            except Exception as error:
+                if self._closed.is_set():
+                    return
+                log.warning("state was not brought ahead, batches read it themselves: %s", error)
+                log.debug("an errand failed", exc_info=True)
+            finally:
+                if rings and not self._closed.is_set():
+                    self._ring()
+
+        return self._thread.submit(run)
+
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits in a job; True if the query has ended meanwhile."""
+        return self._closed.wait(timeout_s)
+
+    def warm(self, executors: Sequence[Executor]) -> list[Found]:
+        """Starts a worker for each core of executors, which imports what tasks need; what they
+        found there.
+        """
+        places = [place_of(executor) for executor in executors for _ in range(executor.cores)]
+        if not places:
+            return []
+        self._begin("braided looks at hosts")
+        location = self._location
+        found = find(
+            self._spark, self._placed, location.store, location.flow, places, self._modules
+        )
+        for _ in range(_WARM_ROUNDS):
+            self._run_like_a_batch(places)
+        return found
+
+    def _run_like_a_batch(self, places: Sequence[str]) -> None:
+        """Rows through a shuffle, a sort and Python, in JVMs that have done none of it: half of
+        what their first tasks would take is loading classes.
+        """
+        count = len(places)
+        channel = F.expr(f"int(pmod(xxhash64(id), {count}))")
+        rows = self._spark.range(0, 1000 * count, 1, count)
+        rows = rows.selectExpr("id", "string(id) AS text", "double(id) AS number")
+        routed = rows.repartitionById(count, channel).sortWithinPartitions("text", "id")
+        placed = self._placed.place(routed, places)
+        placed.mapInArrow(_pass_on, placed.schema).write.format("noop").mode("overwrite").save()
+
+    def fetch(self, view: View, wanted: HostSlots) -> Fetched:
+        """Has hosts fetch slots at the version of a view."""
+        errands = []
+        for host, slots_by_operator in wanted.items():
+            shares = tuple(
+                _share(name, view.operators[name], slots)
+                for name, slots in slots_by_operator.items()
+            )
+            errands.append((host, HostErrand(self._location, shares)))
+        fetched = self._run(errands, f"braided fetches slots at batch {view.batch}")
+        return Fetched(
+            sum(each.slots for each in fetched),
+            sum(each.bytes for each in fetched),
+            max((each.seconds for each in fetched), default=0.0),
+        )
+
+    def close(self) -> None:
+        """Nothing is waited for any more; jobs that run are cancelled."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._spark.sparkContext.cancelJobsWithTag(self._tag)
+
+    def _begin(self, what: str) -> None:
+        context = self._spark.sparkContext
+        context.addJobTag(self._tag)
+        context.setJobDescription(what)
+
+    def _run(self, errands: Sequence[tuple[str, HostErrand]], what: str) -> list[Fetched]:
+        if not errands:
+            return []
+        self._begin(what)
+        hosts, work = [host for host, _ in errands], [errand for _, errand in errands]
+        rows = self._placed.place(self._spark.range(0, len(hosts), 1, len(hosts)), hosts)
+        found = rows.mapInArrow(run_errands(work), "fetched binary").collect()
+        return [msgspec.msgpack.decode(bytes(row.fetched), type=Fetched) for row in found]
+
+
+def _pass_on(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from chunks
+
+
+def slots_to_fetch(
+    name: str, table: RoutingTable, residence: Residence, version: OperatorVersion | None
+) -> dict[str, tuple[int, ...]]:
+    """The slots with state that their channels' hosts do not have, by host."""
+    if version is None or not any(table.hosts):
+        return {}
+    names = list(dict.fromkeys(host for host in table.hosts if host))
+    numbers = {host: n for n, host in enumerate(names)}
+    of_channel = np.array([numbers.get(host, -1) for host in table.hosts], dtype=np.int32)
+    wanted, here = of_channel[table.slots], residence.among(names)
+    moved = np.flatnonzero((wanted >= 0) & (wanted != here))
+    found: dict[str, list[int]] = {}
+    for slot in moved.tolist():
+        if version.length(slot):
+            found.setdefault(names[wanted[slot]], []).append(slot)
+    return {host: tuple(slots) for host, slots in found.items()}
+
+
+def _share(name: str, version: OperatorVersion, slots: tuple[int, ...]) -> SlotShare:
+    # As if they were a channel of their own, the first of two.
+    table = np.ones(version.meta.slots, dtype=np.int32)
+    table[list(slots)] = 0
+    chains = ChainPacker().pack(version.chains, table, 2)[0]
+    return SlotShare(name, version.meta, slots, chains)

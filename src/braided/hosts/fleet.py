@@ -1,0 +1,92 @@
+"""How many of Spark's executors a query holds: what its plan needs, what was asked for, what there
+is. The three are kept apart, and channels are only placed on what there is.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from braided.control.routing.table import RoutingTable
+from braided.spark.executors import Executor, SparkExecutors
+
+__all__ = ["Fleet", "FleetBounds"]
+
+log = logging.getLogger("braided")
+
+
+@dataclass(frozen=True)
+class FleetBounds:
+    """Between how many executors a query may hold."""
+
+    least: int
+    most: int
+
+
+class Fleet:
+    """The executors of a query that asks for them itself."""
+
+    def __init__(self, executors: SparkExecutors, bounds: FleetBounds, cores: int) -> None:
+        self._executors = executors
+        self._bounds = bounds
+        self._cores = cores
+        """Tasks that one executor runs at a time."""
+        self.planned = bounds.least
+        self.requested: int | None = None
+        self.observed = 0
+
+    @property
+    def cores_most(self) -> int:
+        """Tasks that can run at a time with as many executors as there may be."""
+        return self._bounds.most * self._cores
+
+    def saw(self, observed: Sequence[Executor]) -> None:
+        self.observed = len(observed)
+        if observed:
+            self._cores = min(executor.cores for executor in observed)
+
+    def aim(self, tables: Mapping[str, RoutingTable]) -> bool:
+        """Plans for the channels of tables, and asks for what is missing; whether it is there."""
+        channels = max(table.channels for table in tables.values())
+        wanted = math.ceil(channels / self._cores)
+        self.planned = min(max(wanted, self._bounds.least), self._bounds.most)
+        if self.requested is None or self.planned > self.requested:
+            self._request(max(self.planned, self.observed if self.requested is None else 0))
+        return self.observed >= self.planned
+
+    def choose(self, hosts: Mapping[str, int], weights: Mapping[str, float]) -> dict[str, int]:
+        """The hosts to use, if there are more than are planned for: those with most weight."""
+        need = self.planned * self._cores
+        chosen: dict[str, int] = {}
+        for host in sorted(hosts, key=lambda host: (-weights.get(host, 0.0), host)):
+            if sum(chosen.values()) >= need:
+                break
+            chosen[host] = hosts[host]
+        return chosen
+
+    def release(self, observed: Sequence[Executor], in_use: Collection[str]) -> list[str]:
+        """Gives back executors that are more than planned, on hosts that no channel is on; the
+        ids of those that go.
+        """
+        surplus = len(observed) - self.planned
+        idle = [executor for executor in reversed(observed) if executor.host not in in_use]
+        going = [executor.id for executor in idle[: max(0, surplus)]]
+        if going:
+            self._executors.release(going)
+            self.requested = max(self.planned, len(observed) - len(going))
+            self.observed -= len(going)
+            log.info("executors %s are given back; %d stay", ", ".join(going), self.observed)
+        return going
+
+    def show(self) -> dict[str, int | None]:
+        return {
+            "planned": self.planned,
+            "requested": self.requested,
+            "observed": self.observed,
+        }
+
+    def _request(self, total: int) -> None:
+        self._executors.request(total)
+        self.requested = total

@@ -1,0 +1,361 @@
+"""From the tables in effect to those that are wanted, where channels have hosts.
+
+A table that moves state to another host takes effect when the state is there. Until then batches go
+on by the table before, and what is missing is brought in the background, in this order:
+
+    executors that the plan needs and that are not there   asked for, waited for
+    hosts that have run nothing of ours yet                 their workers are started
+    slots whose next host does not have them                fetched, at the newest version
+
+Whoever waits too long is not waited for: the batch then reads what it lacks itself. So it is with
+what can't wait, a host that is gone and a batch that is known to be much larger than the last.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+from braided.control.measure.estimator import SlotTotals, at_full_speed
+from braided.control.measure.host_speed import HostSpeeds, SlotRuns
+from braided.control.measure.moving_cost import CatchUp, MovingCost, MovingRates
+from braided.control.routing.host_choice import ChannelDemand, Host, choose_hosts, moved_bytes
+from braided.control.routing.residence import Residence
+from braided.control.routing.table import Loads, RoutingTable
+from braided.hosts.errands import Errands, HostSlots, slots_to_fetch
+from braided.hosts.fleet import Fleet
+from braided.hosts.host_map import HostMap
+from braided.hosts.host_work import work_of_hosts
+from braided.spark.executors import Executor
+from braided.store.history.manifest import View
+from braided.tasks.outcome import Outcome
+from braided.tasks.prefetch import Fetched
+
+__all__ = ["HostFacts", "NextTables", "Transition"]
+
+_PATIENCE_S = 60.0
+"""How long executors, and state on its way, are waited for."""
+_LOOK_S = 0.2
+_CHEAP_S = 0.005
+"""Slots that a batch could read itself in less time are not fetched ahead."""
+
+log = logging.getLogger("braided")
+
+Tables = Mapping[str, RoutingTable]
+
+
+@dataclass(frozen=True)
+class NextTables:
+    """The tables of a batch, and those that wait until what they need is there."""
+
+    tables: dict[str, RoutingTable]
+    held: dict[str, RoutingTable]
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What the controller should know of hosts: by operator, how fast its channels are and where
+    its slots; what moving state between hosts costs, and how many channels can run at once.
+    """
+
+    speeds: Mapping[str, Loads | None]
+    residence: Mapping[str, Residence]
+    rates: MovingRates
+    cores: int | None
+    """None where Spark brings as many as there is work for."""
+
+
+@dataclass
+class _Errand:
+    """Something that a held table waits for."""
+
+    what: Any
+    since_s: float
+    job: Future[None]
+    is_given_up: bool = False
+
+    def is_waited_for(self) -> bool:
+        return not self.job.done() and time.monotonic() - self.since_s < _PATIENCE_S
+
+
+class Transition:
+    """Decides, batch by batch, which tables take effect and where their channels run."""
+
+    def __init__(
+        self,
+        hosts: HostMap,
+        levels: Mapping[str, int],
+        errands: Errands,
+        fleet: Fleet | None,
+        prefetch: bool,
+        naive: bool = False,
+        grows_itself: bool = False,
+    ) -> None:
+        self.hosts = hosts
+        self._moving = MovingCost()
+        self._levels = levels
+        self._errands = errands
+        self._fleet = fleet
+        self._prefetch = prefetch
+        self._naive = naive
+        self._grows_itself = grows_itself
+        """Whether Spark asks for executors, by the tasks that wait."""
+        self._rates: dict[str, float] = {}
+        self._speeds = HostSpeeds()
+        self._growing: _Errand | None = None
+        self._warming: _Errand | None = None
+        self._fetching: _Errand | None = None
+        self._fetched = Fetched(0, 0, 0.0)
+        self._committed_s = time.monotonic()
+        self._observed: list[Executor] = []
+        self._idle_are_warm = False
+
+    def admit(self, before: Tables, wanted: Tables, view: View, urgent: bool = False) -> NextTables:
+        """The tables of the batch that begins now."""
+        for name, table in before.items():
+            self.hosts.know(name, view, table)
+        self._observe()
+        grown = self._fleet is None or self._has_grown(self._fleet, wanted)
+        if grown:  # all that are new in one job
+            self._warm_untried()
+        available = self._available(wanted)
+        if not available:
+            return NextTables(dict(wanted), {})
+        current = self._mended(before, available)
+        if not grown or self._is_warming():
+            return self._hold(wanted, before, current)
+        target = self._placed(wanted, before, available)
+        if target == current or urgent or not self._prefetch:
+            return NextTables(target, {})
+        missing = self._missing(target, view)
+        if not missing or self._is_cheap(target, missing):
+            return NextTables(target, {})
+        waits_for = {name: (table.slots.tobytes(), table.hosts) for name, table in target.items()}
+        fetching = self._fetching
+        if fetching is None or fetching.what != waits_for:
+            job = self._errands.start(lambda: self._fetch(view, missing))
+            self._fetching = fetching = _Errand(waits_for, time.monotonic(), job)
+            return self._hold(target, before, current)
+        if fetching.is_waited_for():
+            return self._hold(target, before, current)
+        return NextTables(target, {})
+
+    def saw(self, outcome: Outcome, totals: Mapping[str, SlotTotals]) -> dict[str, SlotTotals]:
+        """A batch is committed: where it ran is known, and who is not needed can go. What its slots
+        would have taken on the fastest host.
+        """
+        self.hosts.saw(outcome.reports)
+        ran_on = {name: self.hosts.residence(name) for name in totals}
+        self._speeds.add(
+            {name: SlotRuns(each.rows, each.busy_s, ran_on[name]) for name, each in totals.items()}
+        )
+        now_s = time.monotonic()
+        period_s, self._committed_s = now_s - self._committed_s, now_s
+        for name, reports in outcome.reports.items():
+            self._rates[name] = sum(report.bytes_in for report in reports) / max(period_s, 1e-3)
+            self._moving.add(
+                CatchUp(
+                    report.bytes_caught_up,
+                    report.caught_up + report.rebuilt,
+                    report.waited_ns / 1e9,
+                )
+                for report in reports
+            )
+        in_use = {host for table in outcome.tables.values() for host in table.hosts}
+        if self._fleet is not None:
+            self._observe()
+            self._fleet.release(self._observed, in_use)
+        elif not self._idle_are_warm:
+            # The first batch has warmed the others; these are there for when one of them is lost.
+            self._idle_are_warm = True
+            idle = [executor for executor in self._observed if executor.host not in in_use]
+            self._errands.start(lambda: self._errands.warm(idle), rings=False)
+        return {
+            name: at_full_speed(each, self._speeds.of_slots(ran_on[name]))
+            for name, each in totals.items()
+        }
+
+    def facts(self, tables: Tables) -> HostFacts:
+        """What is known of hosts after a batch by these tables."""
+        return HostFacts(
+            {name: self._speeds.of_channels(table.hosts) for name, table in tables.items()},
+            {name: self.hosts.residence(name) for name in tables},
+            self._moving.rates(),
+            self._cores_most(),
+        )
+
+    def show(self, outcome: Outcome) -> dict[str, Any]:
+        """For the progress: what there is, what was brought since the last batch, and what a batch
+        did where.
+        """
+        fetched, self._fetched = self._fetched, Fetched(0, 0, 0.0)
+        executors = {"observed": len(self._observed)} if self._fleet is None else self._fleet.show()
+        return {
+            "executors": executors,
+            "cores": dict(self.hosts.cores),
+            "operators": {
+                name: work_of_hosts(outcome.tables[name], reports, self.hosts)
+                for name, reports in outcome.reports.items()
+            },
+            "prefetched": {
+                "slots": fetched.slots,
+                "bytes": fetched.bytes,
+                "ms": round(fetched.seconds * 1000, 2),
+            },
+        }
+
+    def _cores_most(self) -> int | None:
+        if self._fleet is not None:
+            return self._fleet.cores_most
+        return None if self._grows_itself else sum(self.hosts.cores.values()) or None
+
+    def close(self) -> None:
+        self._errands.close()
+
+    # -- what is there ---------------------------------------------------------------------
+
+    def _observe(self) -> None:
+        self._observed = self.hosts.observe()
+        if self._fleet is not None:
+            self._fleet.saw(self._observed)
+
+    def _available(self, wanted: Tables) -> list[Host]:
+        cores = dict(self.hosts.cores)
+        if self._fleet is not None:
+            weights: dict[str, float] = {}
+            for name in wanted:
+                residence, size = self.hosts.residence(name), self.hosts.state_bytes(name)
+                for number, host in enumerate(residence.hosts):
+                    has = residence.of_slot == number
+                    weights[host] = weights.get(host, 0.0) + float(size[has].sum()) + has.sum()
+            cores = self._fleet.choose(cores, weights)
+        return [Host(name, n, self._speeds.speed(name)) for name, n in sorted(cores.items())]
+
+    def _has_grown(self, fleet: Fleet, wanted: Tables) -> bool:
+        """Whether the executors that tables need are there, or not waited for any more; a job
+        rings when they are.
+        """
+        if fleet.aim(wanted):
+            self._growing = None
+            return True
+        planned = fleet.planned
+        if self._growing is None or self._growing.what != planned:
+            job = self._errands.start(lambda: self._await_executors(planned))
+            self._growing = _Errand(planned, time.monotonic(), job)
+        if self._growing.is_waited_for():
+            return False
+        if not self._growing.is_given_up:
+            self._growing.is_given_up = True
+            log.warning(
+                "%d executors were asked for and %d are there after %.0f s; the query goes on "
+                "with those",
+                planned,
+                fleet.observed,
+                time.monotonic() - self._growing.since_s,
+            )
+        return True
+
+    def _await_executors(self, planned: int) -> None:
+        end_s = time.monotonic() + _PATIENCE_S
+        while self.hosts.count_executors() < planned and time.monotonic() < end_s:
+            if self._errands.wait(_LOOK_S):
+                return
+
+    def _warm_untried(self) -> None:
+        untried = self.hosts.untried
+        if not untried or self._is_warming():
+            return
+
+        def warm() -> None:
+            found = self._errands.warm(untried)
+            unfit = {each.executor: each.problem() for each in found if each.problem()}
+            for executor, problem in unfit.items():
+                host = self.hosts.host_of(executor)
+                log.warning("executor %s on host %s gets no channels: %s", executor, host, problem)
+            self.hosts.found_unfit(unfit)
+            self.hosts.found_fit(e.id for e in untried if e.id not in unfit)
+
+        self._warming = _Errand(tuple(untried), time.monotonic(), self._errands.start(warm))
+
+    def _is_warming(self) -> bool:
+        return self._warming is not None and self._warming.is_waited_for()
+
+    # -- where channels go -----------------------------------------------------------------
+
+    def _placed(self, tables: Tables, before: Tables, available: list[Host]) -> dict[str, Any]:
+        """The tables with a host for every channel, an epoch on from before where they differ."""
+        demands = {name: self._demand(name, table) for name, table in tables.items()}
+        chosen = choose_hosts(demands, available, self._naive)
+        return {
+            name: _following(before[name], replace(table, hosts=chosen[name]))
+            for name, table in tables.items()
+        }
+
+    def _mended(self, before: Tables, available: list[Host]) -> dict[str, RoutingTable]:
+        """The tables before, with other hosts for channels whose own is not there."""
+        there = {host.name for host in available} | set(self.hosts.cores)
+        if all(table.hosts and there.issuperset(table.hosts) for table in before.values()):
+            return dict(before)
+        placed = self._placed(before, before, available)
+        mended = {}
+        for name, table in before.items():
+            old = table.hosts or ("",) * table.channels
+            hosts = tuple(
+                host if host in there else new
+                for host, new in zip(old, placed[name].hosts, strict=True)
+            )
+            mended[name] = _following(table, replace(table, hosts=hosts))
+        return mended
+
+    def _demand(self, name: str, table: RoutingTable) -> ChannelDemand:
+        return ChannelDemand(
+            table=table,
+            residence=self.hosts.residence(name),
+            state_bytes=self.hosts.state_bytes(name),
+            bytes_per_s=self._rates.get(name, 0.0),
+            level=self._levels[name],
+        )
+
+    def _hold(self, target: Tables, before: Tables, current: dict[str, Any]) -> NextTables:
+        held = {name: table for name, table in target.items() if table != current[name]}
+        changed = {name for name, table in target.items() if table is not before[name]}
+        return NextTables(current, {name: held[name] for name in held.keys() & changed})
+
+    # -- what has to be brought ------------------------------------------------------------
+
+    def _missing(self, target: Tables, view: View) -> HostSlots:
+        missing: dict[str, dict[str, tuple[int, ...]]] = {}
+        for name, table in target.items():
+            version, residence = view.operators.get(name), self.hosts.residence(name)
+            for host, slots in slots_to_fetch(name, table, residence, version).items():
+                missing.setdefault(host, {})[name] = slots
+        return missing
+
+    def _is_cheap(self, target: Tables, missing: HostSlots) -> bool:
+        """Whether a batch reads it itself sooner than a job of its own would begin."""
+        size = sum(moved_bytes(self._demand(n, t), t.hosts) for n, t in target.items())
+        slots = sum(len(each) for of_host in missing.values() for each in of_host.values())
+        return self._moving.rates().expected_s(size, slots) < _CHEAP_S
+
+    def _fetch(self, view: View, missing: HostSlots) -> None:
+        fetched = self._errands.fetch(view, missing)
+        for host, slots_by_operator in missing.items():
+            for name, slots in slots_by_operator.items():
+                self.hosts.brought(name, slots, host)
+        self._moving.add([CatchUp(fetched.bytes, fetched.slots, fetched.seconds)])
+        before = self._fetched
+        self._fetched = Fetched(
+            before.slots + fetched.slots,
+            before.bytes + fetched.bytes,
+            before.seconds + fetched.seconds,
+        )
+
+
+def _following(before: RoutingTable, table: RoutingTable) -> RoutingTable:
+    """The table as the next epoch after another; that one itself if nothing differs."""
+    same = replace(table, epoch=before.epoch)
+    return before if same == before else replace(table, epoch=before.epoch + 1)

@@ -1,0 +1,141 @@
+"""Frames whose partitions run on hosts of our choice.
+
+PySpark has no way to say where the reader of a shuffle should run. An RDD can: a class that wraps
+another and names preferred hosts is all it takes. It is written in Java below, compiled when it is
+first needed by the compiler that Spark has for its own generated code, and added to the session's
+jars, from where executors get it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import tempfile
+import threading
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pyspark import RDD, SparkContext
+from pyspark.sql import DataFrame, SparkSession
+
+from braided.spark.jvm import java_class
+from braided.spark.worker_process import EXECUTOR_PROPERTY
+
+__all__ = ["PlacedFrames"]
+
+_NAME = "braided.PlacedRDD"
+# The executor's id is asked for by handles: the compiler, and reflection, would load all classes
+# that SparkEnv mentions, and Spark does not bring all of them.
+_SOURCE = f"""
+package braided;
+
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.MethodType;
+import java.util.ArrayList;
+import org.apache.spark.Partition;
+import org.apache.spark.TaskContext;
+import org.apache.spark.rdd.RDD;
+
+public class PlacedRDD extends RDD {{
+  private final RDD parent;
+  private final String[] hosts;
+
+  public PlacedRDD(RDD parent, String[] hosts) {{
+    super(parent, parent.elementClassTag());
+    this.parent = parent;
+    this.hosts = hosts;
+  }}
+
+  public Partition[] getPartitions() {{ return parent.partitions(); }}
+
+  public scala.collection.Iterator compute(Partition partition, TaskContext context) {{
+    try {{
+      Class env = Class.forName("org.apache.spark.SparkEnv");
+      MethodHandles.Lookup lookup = MethodHandles.publicLookup();
+      Object found = lookup.findStatic(env, "get", MethodType.methodType(env))
+          .invokeWithArguments(new Object[0]);
+      Object id = lookup.findVirtual(env, "executorId", MethodType.methodType(String.class))
+          .invokeWithArguments(new Object[] {{found}});
+      context.getLocalProperties().setProperty("{EXECUTOR_PROPERTY}", (String) id);
+    }} catch (Throwable error) {{
+      // Then nobody knows where the task ran, which is all there is to it.
+    }}
+    return parent.iterator(partition, context);
+  }}
+
+  public scala.collection.immutable.Seq getPreferredLocations(Partition partition) {{
+    ArrayList locations = new ArrayList();
+    String host = hosts[partition.index()];
+    if (host.length() > 0) {{ locations.add(host); }}
+    return scala.jdk.javaapi.CollectionConverters.asScala(locations).toSeq();
+  }}
+
+  public static class Maker implements java.util.function.BiFunction {{
+    public Object apply(Object parent, Object hosts) {{
+      return new PlacedRDD((RDD) parent, ((String) hosts).split(" ", -1));
+    }}
+  }}
+}}
+"""
+
+_lock = threading.Lock()
+_makers: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
+
+
+class PlacedFrames:
+    """Places frames of a SparkContext; made once it is known that its JVM can do it."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        with _lock:
+            context = spark.sparkContext
+            if context not in _makers:
+                _makers[context] = _compiled(spark)
+            self._maker = _makers[context]
+
+    def place(self, frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
+        """The frame's rows, partition for partition, each computed on its host if that is there;
+        "" for any.
+        """
+        jdf, spark = frame._jdf, frame.sparkSession
+        rdd = self._maker.apply(jdf.queryExecution().toRdd(), " ".join(hosts))
+        placed = spark._jsparkSession.internalCreateDataFrame(rdd, jdf.schema(), False)
+        return DataFrame(placed, spark)
+
+    def tasks(self, context: SparkContext, places: Sequence[str]) -> RDD[int]:
+        """The numbers from 0 on, one for each place, in a task there; for functions that may not
+        count on a worker to have more than Python. A place is a host, or `place_of` an executor.
+        """
+        numbers = context.parallelize(range(len(places)), len(places))
+        placed = self._maker.apply(numbers._jrdd.rdd(), " ".join(places))
+        return RDD(placed.toJavaRDD(), context, numbers._jrdd_deserializer)
+
+
+def _compiled(spark: SparkSession) -> Any:
+    """What makes a PlacedRDD of another RDD and its hosts."""
+    context = spark.sparkContext
+    jvm: Any = context._jvm
+    compiler = java_class(jvm, "org.codehaus.janino.SimpleCompiler")()
+    thread = java_class(jvm, "java.lang.Thread").currentThread()
+    compiler.setParentClassLoader(thread.getContextClassLoader())
+    compiler.cook(_SOURCE)
+    classes = compiler.getBytecodes()
+    number, path = tempfile.mkstemp(prefix="braided-placed-", suffix=".jar")
+    os.close(number)
+    atexit.register(_remove, path)  # executors that come later still fetch it
+    with zipfile.ZipFile(path, "w") as jar:
+        for name in classes.keySet().toArray():
+            jar.writestr(f"{name.replace('.', '/')}.class", bytes(classes.get(name)))
+    session: Any = spark._jsparkSession
+    session.sessionState().resourceLoader().addJar(path)
+    loader = session.sharedState().jarClassLoader()
+    no_types = context._gateway.new_array(java_class(jvm, "java.lang.Class"), 0)  # type: ignore[union-attr]
+    no_values = context._gateway.new_array(java_class(jvm, "java.lang.Object"), 0)  # type: ignore[union-attr]
+    maker = loader.loadClass(f"{_NAME}$Maker").getDeclaredConstructor(no_types)
+    return maker.newInstance(no_values)
+
+
+def _remove(path: str) -> None:
+    if os.path.exists(path):
+        os.remove(path)
