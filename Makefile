@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo quick test fuzz check bench s3 hdfs clean
+.PHONY: help setup demo cluster quick test fuzz check bench s3 hdfs clean
 
 help:  ## Lists these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,12 +25,16 @@ $(STAMP): pyproject.toml constraints.txt scripts/venv.sh $(wildcard scripts/spar
 demo: setup  ## Runs an elastic pipeline on local Spark, about a minute: start here
 	@$(BIN)/braided demo
 
+cluster: setup  ## Runs a Spark cluster of four hosts on this machine, until Ctrl-C
+	@$(BIN)/braided cluster
+
 quick: check  ## Checks the code and runs the tests that need no Spark, about a minute: the inner loop
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m 'not spark and not kill' \
 	  --ignore tests/spark --ignore tests/kill $(PYTEST_ARGS)
 
 test: check  ## Checks the code, then runs all tests; PYTEST_ARGS='-k rescale' picks some
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --ignore tests/cluster $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/cluster $(PYTEST_ARGS) || { code=$$?; test $$code = 5 && test -n '$(PYTEST_ARGS)' || exit $$code; }
 
 fuzz: setup  ## Runs the property tests that need no Spark on new random cases, many of them
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/store tests/control tests/sim tests/operator tests/dict_functions tests/kinds $(PYTEST_ARGS)
@@ -46,6 +50,10 @@ s3:  ## Installs the S3 server and the jars that tests and benchmarks on S3 need
 hdfs: setup  ## Runs the tests of stores, and a query, against a NameNode and a DataNode; not in `make test`
 	@scripts/hdfs.sh
 	@BRAIDED_TEST_HDFS=1 $(BIN)/python -m pytest tests/store/test_store.py tests/store/test_epoch_lease.py tests/spark/test_hdfs.py -k hdfs $(PYTEST_ARGS)
+
+cluster-tests: setup  ## Runs differential and kill tests on a Spark cluster of two hosts; not in `make test`
+	@BRAIDED_TEST_MASTER=cluster $(BIN)/python -m pytest tests/spark/test_differential.py tests/spark/test_processor_differential.py $(PYTEST_ARGS)
+	@BRAIDED_TEST_MASTER=cluster $(BIN)/python -m pytest tests/kill/test_kill.py $(PYTEST_ARGS)
 
 bench: setup  ## Runs every benchmark with --quick
 	@for name in $$($(BIN)/python -c 'from braided.bench import BENCHES; print(*BENCHES)'); do \

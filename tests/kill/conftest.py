@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from support.cluster_session import cluster_if_asked
 from support.kill.archive import class_archive
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with cluster_if_asked(tmp_path_factory.mktemp("cluster")):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from braided.bench.s3_server import S3Server, s3a_jars
 from braided.spark.interpreter import use_driver_python
+from support.cluster_session import cluster_if_asked, settings_of_cluster
 from support.s3 import S3Lab, reach_s3, s3_server_for_tests
 from support.stream_harness import Lab
 
@@ -30,6 +31,11 @@ _FOR_FEW_ROWS = {
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with cluster_if_asked(tmp_path_factory.mktemp("cluster")):
+        yield from _session(tmp_path_factory)
+
+
+def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     tests = _HERE.parent
     # Workers import the library and the operators of the tests from here.
     ways = [str(tests.parent / "src"), str(tests), os.environ.get("PYTHONPATH", "")]
@@ -49,6 +55,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # What reaches an S3 server, where it is installed; without one it only lies there.
         .config("spark.jars", ",".join(map(str, s3a_jars())))
         .config("spark.sql.session.timeZone", "UTC")
+        .config(map={**settings_of_cluster()})
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

@@ -22,10 +22,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import braided
+from braided.control.policy import Limits
 from braided.flow.graph import flow_of
 from braided.operator.definition import state_codec
 from braided.steering import policy_settings as policies
-from support.restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
+from support.restless import RESTLESS_KEYS, WITHOUT_CORES, RestlessBalance, RestlessScale
 from support.stream_harness import Feed, Lab, manifests_of, rows_by_batch, timers_of
 from support.stream_operators import FAMILY, SCHEMA, Oracle, Row, Tagged
 
@@ -193,6 +194,7 @@ def test_state_and_output_are_exact_with_policies_that_know_no_rest(
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(policies, "HOT_KEYS", RESTLESS_KEYS)
+        patch.setattr(Limits, "most", WITHOUT_CORES)
         feed = lab.feed(SCHEMA)
         flow = _flow(plan, feed.frame())
         options: dict[str, Any] = {

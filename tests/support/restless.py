@@ -14,7 +14,10 @@ from braided.control.measure.view import FlowView, OperatorView
 from braided.control.policy import Limits, Memory, Wish
 from braided.control.routing.table import RoutingTable
 
-__all__ = ["RESTLESS_KEYS", "RestlessBalance", "RestlessScale"]
+__all__ = ["RESTLESS_KEYS", "WITHOUT_CORES", "RestlessBalance", "RestlessScale"]
+
+WITHOUT_CORES = property(lambda limits: limits.channels_max)
+"""In place of `Limits.most`: channels as if there were cores for all of them."""
 
 RESTLESS_KEYS = HotKeyRule(
     pin_share=0.4,

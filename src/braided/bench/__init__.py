@@ -20,4 +20,5 @@ BENCHES = {
     "processor": "braided.bench.processor",
     "skew": "braided.bench.skew",
     "surge": "braided.bench.surge",
+    "hosts": "braided.bench.hosts",
 }

@@ -21,15 +21,17 @@ from pyspark.sql import functions as F
 import braided
 from braided import failpoints
 from braided.api.writer import StreamWriter
+from braided.control.policy import Limits
 from braided.control.routing.table import RoutingTable
 from braided.query.progress import ProgressLog
 from braided.steering import policy_settings as policies
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
 from braided.store.durable import epoch_lease
+from support.cluster_session import settings_of_cluster
 from support.kill import branches
 from support.kill.operators import OPERATORS
-from support.restless import RESTLESS_KEYS, RestlessBalance, RestlessScale
+from support.restless import RESTLESS_KEYS, WITHOUT_CORES, RestlessBalance, RestlessScale
 
 __all__ = ["Job"]
 
@@ -87,6 +89,7 @@ def _hand_over_to_adversary(writer: StreamWriter) -> None:
     writer.option("braided.scale", RestlessScale(5)).option("braided.balance", RestlessBalance(5))
     writer.option("braided.channels.max", 4)
     policies.HOT_KEYS = RESTLESS_KEYS
+    Limits.most = WITHOUT_CORES  # type: ignore[method-assign, assignment]
     # Every batch waits for what the controller makes of the one before, so that each is changed.
     take = Commands.take
     helms: list[ControlThread] = []
@@ -116,7 +119,7 @@ def _session(job: Job) -> SparkSession:
         .config("spark.sql.streaming.fileSink.log.compactInterval", "3")
         .config("spark.driver.extraJavaOptions", options)
     )
-    for name, value in job.spark.items():
+    for name, value in {**job.spark, **settings_of_cluster()}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 

@@ -1,0 +1,259 @@
+"""Channels run where their state is: placed, moved with their state brought ahead, and after hosts
+and executors were lost or given back. Whatever happens, the output is that of a plain loop.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import braided
+from braided.api.query import ElasticQuery
+from braided.bench.standalone_cluster import StandaloneCluster
+from braided.errors import CheckpointReadError, OptionError, WorkerPythonError
+from braided.hosts import opening, probe
+from braided.spark.executors import SparkExecutors
+from support.cluster_operators import INPUT, OUTPUT, Sums, expected_sums
+from support.stream_harness import Feed, Lab, wait_until
+
+SLOTS = 32
+KEYS = 400
+PATIENCE_S = 120.0
+
+
+class Flow:
+    """A query on the cluster that is fed batch by batch."""
+
+    def __init__(self, lab: Lab, ballast: int = 0, **options: Any) -> None:
+        self.lab = lab
+        self.feed: Feed = lab.feed(INPUT)
+        self.rows: list[tuple[int, int]] = []
+        self._random = random.Random(7)
+        stream = braided.stream(self.feed.frame(maxFilesPerTrigger=1)).groupBy("k")
+        sums = stream.apply(Sums.with_(ballast_bytes=ballast), OUTPUT).name("sums")
+        options = {"slots": SLOTS, "channels": 4, "balance": "static", **options}
+        self.add()
+        self.query: ElasticQuery = lab.start(sums, **options)
+
+    def add(self) -> None:
+        """A row of every key, in any order: all slots are touched."""
+        keys = self._random.sample(range(KEYS), KEYS)
+        rows = [(k, self._random.randrange(100)) for k in keys]
+        self.rows += rows
+        self.feed.add(rows)
+
+    def run(self, batches: int = 1) -> list[dict[str, Any]]:
+        """So many batches, one right after the other; what the progress says of each."""
+        self.query.processAllAvailable()
+        for _ in range(batches):
+            self.add()
+        self.query.processAllAvailable()
+        return self.sections()[-batches:]
+
+    def run_until(self, is_so: Any, most: int = 60) -> list[dict[str, Any]]:
+        """Batches until one is as it should be; all of them."""
+        sections = self.run()
+        while not is_so(sections[-1]):
+            assert len(sections) < most, [channels_of(each) for each in sections]
+            sections += self.run()
+        return sections
+
+    def sections(self) -> list[dict[str, Any]]:
+        """Of all batches with rows."""
+        return [
+            progress["braided"]
+            for progress in self.query.recentProgress
+            if progress.numInputRows and "braided" in progress
+        ]
+
+    def newest(self) -> dict[str, Any]:
+        return self.sections()[-1]
+
+    def check(self) -> None:
+        self.query.processAllAvailable()
+        self.query.stop()
+        found: dict[int, tuple[int, int]] = {}
+        for row in self.lab.spark.read.parquet(str(self.lab.out)).collect():
+            found[row.k] = max(found.get(row.k, (0, 0)), (row.n, row.s))
+        assert found == expected_sums(self.rows)
+
+
+def channels_of(section: dict[str, Any]) -> int:
+    return int(section["operators"]["sums"]["channels"])
+
+
+def caught_up(section: dict[str, Any]) -> tuple[int, int]:
+    """Slots and bytes."""
+    operator = section["operators"]["sums"]
+    return operator["caughtUp"] + operator["rebuilt"], operator["bytesCaughtUp"]
+
+
+def placed(section: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = section["cluster"]["operators"]["sums"]
+    return found
+
+
+def slots_of(flow: Flow, host: str) -> int:
+    """How many slots the table has on a host."""
+    table = flow.query.routing()["sums"]
+    return sum(table.hosts[channel] == host for channel in table.slots.tolist())
+
+
+def test_placed_channels_read_nothing_and_others_read_their_state_wherever_they_come_to_run(
+    lab: Lab, tmp_path: Path
+) -> None:
+    flow = Flow(lab)
+    flow.run(2)
+    sections = flow.run(50)
+    elsewhere = sum(placed(each)["elsewhere"] for each in sections)
+    assert elsewhere <= 0.01 * 50 * 4
+    stayed = [each for each in sections if not placed(each)["elsewhere"]]
+    assert {len(set(placed(each)["plannedHosts"])) for each in stayed} == {4}
+    # A batch after one that ran elsewhere reads what it missed.
+    settled = [b for a, b in pairwise(stayed) if b["batchId"] == a["batchId"] + 1]
+    assert {caught_up(each) for each in settled} == {(0, 0)}
+    flow.check()
+    with Lab(lab.spark, tmp_path / "unplaced") as other:
+        unplaced = Flow(other, placement="off")
+        unplaced.run(2)
+        sections = unplaced.run(12)
+        assert sum(caught_up(each)[1] for each in sections) > 0
+        assert all("cluster" not in each for each in sections)
+        unplaced.check()
+
+
+def test_a_slot_that_changes_hosts_is_there_before_the_batch_that_needs_it(lab: Lab) -> None:
+    """Also more than once, and with nothing brought ahead it is read by the batch."""
+    flow = Flow(lab, ballast=32768)
+    flow.run(2)
+    flow.query.rescale(2)
+    sections = flow.run_until(lambda each: channels_of(each) == 2)
+    brought = [each["cluster"]["prefetched"] for each in sections]
+    assert sum(each["slots"] for each in brought) == SLOTS // 2
+    assert sum(each["bytes"] for each in brought) > 32768
+    # What is left to read are the changes of the batches since.
+    changed = sections[-1]
+    assert caught_up(changed)[0] <= SLOTS // 2
+    assert caught_up(changed)[1] < 0.5 * sum(each["bytes"] for each in brought)
+    assert caught_up(flow.run()[0]) == (0, 0)
+    flow.check()
+
+
+def test_without_prefetch_the_batch_reads_what_it_lacks(lab: Lab) -> None:
+    flow = Flow(lab, ballast=32768, prefetch=False)
+    flow.run(2)
+    flow.query.rescale(2)
+    changed = flow.run_until(lambda each: channels_of(each) == 2)[-1]
+    assert caught_up(changed)[0] == SLOTS // 2
+    assert caught_up(changed)[1] > 32768
+    assert changed["cluster"]["prefetched"]["slots"] == 0
+    flow.check()
+
+
+def test_a_killed_executor_costs_only_the_slots_that_it_had(
+    lab: Lab, cluster: StandaloneCluster
+) -> None:
+    flow = Flow(lab, ballast=1024)
+    flow.run(3)
+    host = placed(flow.newest())["plannedHosts"][1]
+    had, before = slots_of(flow, host), len(flow.rows)
+    executors = SparkExecutors(lab.spark)
+    killed = {executor.id for executor in executors.observed() if executor.host == host}
+    assert cluster.kill_executor(host) == 1
+    # At once: the batch is planned for a host whose executor is gone, or goes while it runs.
+    first = flow.run()[0]
+    assert caught_up(first)[0] <= had
+    wait_until(
+        lambda: any(e.host == host and e.id not in killed for e in executors.observed()),
+        "another executor there",
+        PATIENCE_S,
+    )
+    # Later it is back, and used again, with the cache that it had.
+    later = flow.run_until(lambda each: len(set(placed(each)["plannedHosts"])) == 4)
+    assert all(caught_up(each)[0] <= had for each in later)
+    assert len(flow.rows) > before
+    assert caught_up(flow.run(2)[1]) == (0, 0)
+    flow.check()
+
+
+def test_a_lost_host_gives_its_channels_to_the_others(lab: Lab, cluster: StandaloneCluster) -> None:
+    flow = Flow(lab, ballast=1024)
+    flow.run(3)
+    host = placed(flow.newest())["plannedHosts"][2]
+    had = slots_of(flow, host)
+    cluster.kill_worker(host)
+    sections = flow.run_until(lambda each: host not in placed(each)["plannedHosts"])
+    sections += flow.run(3)
+    assert sum(caught_up(each)[0] for each in sections) <= 2 * had
+    assert caught_up(sections[-1]) == (0, 0)
+    assert {h for h, work in placed(sections[-1])["hosts"].items() if work["channels"]} == set(
+        placed(sections[-1])["plannedHosts"]
+    )
+    flow.check()
+
+
+def test_executors_come_with_channels_and_go_with_them(lab: Lab) -> None:
+    """Two channels need two executors; those too many go, more are asked for and warmed first."""
+    executors = SparkExecutors(lab.spark)
+    flow = Flow(
+        lab, ballast=1024, channels=2, **{"cluster.minExecutors": 1, "cluster.maxExecutors": 4}
+    )
+    flow.run(2)
+    wait_until(lambda: len(executors.observed()) == 2, "2 executors", PATIENCE_S)
+    flow.query.rescale(4)
+    grown = flow.run_until(lambda each: channels_of(each) == 4)
+    assert grown[-1]["cluster"]["executors"] == {"planned": 4, "requested": 4, "observed": 4}
+    assert len(set(placed(grown[-1])["plannedHosts"])) == 4
+    # Until they were there, the query went on with what it had.
+    assert {channels_of(each) for each in grown[:-1]} == {2}
+    assert placed(grown[-1])["elsewhere"] == 0
+    flow.query.rescale(1)
+    shrunk = flow.run_until(lambda each: channels_of(each) == 1)
+    assert shrunk[-1]["cluster"]["executors"]["planned"] == 1
+    wait_until(lambda: len(executors.observed()) == 1, "1 executors", PATIENCE_S)
+    [left] = executors.observed()
+    assert placed(shrunk[-1])["plannedHosts"] == [left.host]
+    assert caught_up(flow.run(2)[-1]) == (0, 0)
+    flow.check()
+
+
+def test_a_restart_places_channels_anew(lab: Lab) -> None:
+    flow = Flow(lab)
+    flow.run(2)
+    flow.query.stop()
+    again = Flow(lab)
+    again.rows = flow.rows + again.rows
+    sections = again.run(3)
+    assert placed(sections[-1])["elsewhere"] == 0
+    assert caught_up(sections[-1]) == (0, 0)
+    again.check()
+
+
+def test_hosts_that_can_not_do_are_refused_by_name_before_the_first_batch(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(probe, "VERSION", "9.9.9")
+        with pytest.raises(WorkerPythonError, match=r"host 127\.0\.0\.2 has braided .*9\.9\.9"):
+            Flow(lab)
+    with monkeypatch.context() as patch:
+        # As on a host that has another disk of that name.
+        patch.setattr(opening, "leave_word", lambda store, word: None)
+        found = r"host 127\.0\.0\.2 (does not find|finds something else).*where all of them see it"
+        with pytest.raises(CheckpointReadError, match=found):
+            Flow(lab)
+    flow = Flow(lab)
+    flow.rows *= 3  # those of the flows that were refused are there as well
+    flow.check()
+
+
+def test_executors_are_asked_for_by_one_only(lab: Lab, spark: SparkSession) -> None:
+    with pytest.raises(OptionError, match=r"maxExecutors.*placement can't be off"):
+        Flow(lab, placement="off", **{"cluster.maxExecutors": 4})
+    with pytest.raises(OptionError, match=r"cluster\.maxExecutors is not set"):
+        Flow(lab, **{"cluster.minExecutors": 4})
