@@ -1,16 +1,16 @@
 """Small jobs on chosen hosts, beside the running batch: starting workers, fetching slots.
 
-One thread runs them, one after the other, and rings the bell when something has come of it: the
-batch that begins next sees it. Whatever fails is logged, and costs a batch some waiting.
+They run one after the other, and ring the bell when something has come of it: the batch that begins
+next sees it. Whatever fails is logged, and costs a batch some waiting.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -57,24 +57,32 @@ class Errands:
         self._ring = ring
         self._tag = f"braided-errands-{uuid.uuid4().hex[:12]}"
         self._closed = threading.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="braided errands")
+        self._turn = threading.Lock()
 
-    def start(self, job: Callable[[], object], rings: bool = True) -> Future[None]:
-        """Has a job run in the thread, and the bell rung after it."""
+    def start(self, job: Callable[[], object], rings: bool = True) -> threading.Event:
+        """Has a job run in a thread, and the bell rung after it; what is set when it is done."""
+        done = threading.Event()
 
         def run() -> None:
             try:
-                job()
+                with self._turn:
+                    if not self._closed.is_set():
+                        job()
             except Exception as error:
                 if self._closed.is_set():
                     return
-                log.warning("state was not brought ahead, batches read it themselves: %s", error)
+                log.warning(
+                    "hosts were not prepared, batches wait for what they lack: %s",
+                    str(error).split("\n", 1)[0],
+                )
                 log.debug("an errand failed", exc_info=True)
             finally:
+                done.set()
                 if rings and not self._closed.is_set():
                     self._ring()
 
-        return self._thread.submit(run)
+        threading.Thread(target=run, name="braided errand", daemon=True).start()
+        return done
 
     def is_closed(self) -> bool:
         return self._closed.is_set()
@@ -132,8 +140,8 @@ class Errands:
         if self._closed.is_set():
             return
         self._closed.set()
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        self._spark.sparkContext.cancelJobsWithTag(self._tag)
+        with contextlib.suppress(Exception):  # the session may have ended, and all jobs with it
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
 
     def _begin(self, what: str) -> None:
         context = self._spark.sparkContext

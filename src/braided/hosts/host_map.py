@@ -15,6 +15,9 @@ from braided.tasks.reports import ChannelReport
 __all__ = ["HostMap"]
 
 
+_TRIES = 2
+
+
 class HostMap:
     """Hosts as they are observed, and slots as reports say where they were.
 
@@ -27,7 +30,7 @@ class HostMap:
         self._hosts_of_executors: dict[str, str] = {}
         self._observed: list[Executor] = []
         self._fit: set[str] = set()
-        self._unfit: set[str] = set()
+        self._tries: dict[str, int] = {}
         self._numbers: dict[str, int] = {}  # of all hosts that were ever seen
         self._residence: dict[str, Slots] = {}
         self._bytes: dict[str, Loads] = {}
@@ -58,14 +61,19 @@ class HostMap:
     @property
     def untried(self) -> list[Executor]:
         """Executors that are there, and have not run anything of ours yet."""
-        return [e for e in self._observed if e.id not in self._fit and e.id not in self._unfit]
+        return [
+            executor
+            for executor in self._observed
+            if executor.id not in self._fit and self._tries.get(executor.id, 0) < _TRIES
+        ]
+
+    def tried(self, executors: Iterable[str]) -> None:
+        """Executors are looked at; who is not found fit then is looked at once more only."""
+        for id in executors:
+            self._tries[id] = self._tries.get(id, 0) + 1
 
     def found_fit(self, executors: Iterable[str]) -> None:
         self._fit.update(executors)
-
-    def found_unfit(self, executors: Iterable[str]) -> None:
-        """They get no channels."""
-        self._unfit.update(executors)
 
     def host_of(self, executor: str) -> str:
         """The host of an executor that is there or has been; "" if nobody knows."""

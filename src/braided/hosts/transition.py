@@ -14,9 +14,9 @@ what can't wait, a host that is gone and a batch that is known to be much larger
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,11 +75,11 @@ class _Errand:
 
     what: Any
     since_s: float
-    job: Future[None]
+    done: threading.Event
     is_given_up: bool = False
 
     def is_waited_for(self) -> bool:
-        return not self.job.done() and time.monotonic() - self.since_s < _PATIENCE_S
+        return not self.done.is_set() and time.monotonic() - self.since_s < _PATIENCE_S
 
 
 class Transition:
@@ -126,7 +126,10 @@ class Transition:
         if not available:
             return NextTables(dict(wanted), {})
         current = self._mended(before, available)
-        if not grown or self._is_warming():
+        # A key that changes slots needs both on one channel: nothing may come between the table
+        # that says so and the batch that does it.
+        urgent = urgent or any(table.pins != before[name].pins for name, table in wanted.items())
+        if not urgent and (not grown or self._is_warming()):
             return self._hold(wanted, before, current)
         target = self._placed(wanted, before, available)
         if target == current or urgent or not self._prefetch:
@@ -137,8 +140,8 @@ class Transition:
         waits_for = {name: (table.slots.tobytes(), table.hosts) for name, table in target.items()}
         fetching = self._fetching
         if fetching is None or fetching.what != waits_for:
-            job = self._errands.start(lambda: self._fetch(view, missing))
-            self._fetching = fetching = _Errand(waits_for, time.monotonic(), job)
+            done = self._errands.start(lambda: self._fetch(view, missing))
+            self._fetching = fetching = _Errand(waits_for, time.monotonic(), done)
             return self._hold(target, before, current)
         if fetching.is_waited_for():
             return self._hold(target, before, current)
@@ -244,8 +247,8 @@ class Transition:
             return True
         planned = fleet.planned
         if self._growing is None or self._growing.what != planned:
-            job = self._errands.start(lambda: self._await_executors(planned))
-            self._growing = _Errand(planned, time.monotonic(), job)
+            done = self._errands.start(lambda: self._await_executors(planned))
+            self._growing = _Errand(planned, time.monotonic(), done)
         if self._growing.is_waited_for():
             return False
         if not self._growing.is_given_up:
@@ -271,12 +274,12 @@ class Transition:
             return
 
         def warm() -> None:
+            self.hosts.tried(each.id for each in untried)
             found = self._errands.warm(untried)
             unfit = {each.executor: each.problem() for each in found if each.problem()}
             for executor, problem in unfit.items():
                 host = self.hosts.host_of(executor)
                 log.warning("executor %s on host %s gets no channels: %s", executor, host, problem)
-            self.hosts.found_unfit(unfit)
             self.hosts.found_fit(e.id for e in untried if e.id not in unfit)
 
         self._warming = _Errand(tuple(untried), time.monotonic(), self._errands.start(warm))
