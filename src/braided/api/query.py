@@ -149,7 +149,8 @@ class ElasticQuery:
 
     def rescale(self, channels: int, operator: str | None = None) -> None:
         """Runs an operator (all of them, if none is named) on that many channels, from
-        the next batch on.
+        the next batch on; on a cluster from when the state is where it is needed, and the executors
+        are there. A query that ends before leaves its channels as they are.
         """
         self._need_active("rescale")
         commands = self._opened.commands

@@ -8,8 +8,12 @@ import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from pyspark import SparkContext
 
 from braided.control.routing.table import RoutingTable
+from braided.errors import OptionError
 from braided.spark.executors import Executor, SparkExecutors
 
 __all__ = ["Fleet", "FleetBounds"]
@@ -25,10 +29,24 @@ class FleetBounds:
     most: int
 
 
-class Fleet:
-    """The executors of a query that asks for them itself."""
+_running: WeakKeyDictionary[SparkContext, Fleet] = WeakKeyDictionary()
+"""There is one in an application: two would each give back what the other asks for."""
 
-    def __init__(self, executors: SparkExecutors, bounds: FleetBounds, cores: int) -> None:
+
+class Fleet:
+    """The executors of a query that asks for them itself; one in an application."""
+
+    def __init__(
+        self, context: SparkContext, executors: SparkExecutors, bounds: FleetBounds, cores: int
+    ) -> None:
+        if context in _running:
+            raise OptionError(
+                "braided.cluster.maxExecutors is set for another query of this session that runs: "
+                "each would give back the executors that the other asks for. Set it for one of "
+                "them, or run them as two applications"
+            )
+        _running[context] = self
+        self._context = context
         self._executors = executors
         self._bounds = bounds
         self._cores = cores
@@ -56,11 +74,15 @@ class Fleet:
             self._request(max(self.planned, self.observed if self.requested is None else 0))
         return self.observed >= self.planned
 
-    def choose(self, hosts: Mapping[str, int], weights: Mapping[str, float]) -> dict[str, int]:
-        """The hosts to use, if there are more than are planned for: those with most weight."""
+    def choose(
+        self, hosts: Mapping[str, int], named: Collection[str], weights: Mapping[str, float]
+    ) -> dict[str, int]:
+        """The hosts to use, if there are more than are planned for: those that the tables name
+        already, so that who was chosen stays chosen, and then those with most weight.
+        """
         need = self.planned * self._cores
         chosen: dict[str, int] = {}
-        for host in sorted(hosts, key=lambda host: (-weights.get(host, 0.0), host)):
+        for host in sorted(hosts, key=lambda h: (h not in named, -weights.get(h, 0.0), h)):
             if sum(chosen.values()) >= need:
                 break
             chosen[host] = hosts[host]
@@ -79,6 +101,10 @@ class Fleet:
             self.observed -= len(going)
             log.info("executors %s are given back; %d stay", ", ".join(going), self.observed)
         return going
+
+    def close(self) -> None:
+        if _running.get(self._context) is self:
+            del _running[self._context]
 
     def show(self) -> dict[str, int | None]:
         return {

@@ -110,7 +110,9 @@ class HostMap:
         self._residence[name][list(slots)] = self._number(host)
 
     def residence(self, name: str) -> Residence:
-        return Residence(tuple(self._numbers), self._residence[name].copy())
+        # In this order: another thread may number a host, and then put slots there.
+        of_slot = self._residence[name].copy()
+        return Residence(tuple(self._numbers), of_slot)
 
     def state_bytes(self, name: str) -> Loads:
         return self._bytes[name]

@@ -52,20 +52,20 @@ def open_transition(
         _refuse_fleet(options, "there are no executors to ask for on this master")
         return None
     executors = SparkExecutors(spark)
-    fleet = None
-    if options.executors_most is not None:
-        if executors.has_dynamic_allocation:
-            _refuse_fleet(
-                options,
-                "Spark's own dynamic allocation asks for executors here, too, and would undo it: "
-                "set spark.dynamicAllocation.enabled=false, or leave the option out",
-            )
-        bounds = FleetBounds(options.executors_least or 1, options.executors_most)
-        fleet = Fleet(executors, bounds, executors.cores_each)
+    if executors.has_dynamic_allocation:
+        _refuse_fleet(
+            options,
+            "Spark's own dynamic allocation asks for executors here, too, and would undo it: set "
+            "spark.dynamicAllocation.enabled=false, or leave the option out",
+        )
     hosts = HostMap(executors)
     leave_word(location.store, location.flow)
     refuse_unfit(spark, placed, location.store, location.flow, hosts.observe())
     hosts.found_fit(executor.id for executor in hosts.untried)
+    fleet = None
+    if options.executors_most is not None:
+        bounds = FleetBounds(options.executors_least or 1, options.executors_most)
+        fleet = Fleet(spark.sparkContext, executors, bounds, executors.cores_each)
     errands = Errands(spark, placed, location, modules, ring)
     naive = options.placement == "naive"
     return Transition(

@@ -71,6 +71,8 @@ def refuse_unfit(
     spark: SparkSession, placed: PlacedFrames, store: Store, word: str, there: Sequence[Executor]
 ) -> None:
     """Sees to it that all executors can run tasks; an error that names hosts if not."""
+    if not there:
+        return  # who comes later is looked at before it gets a channel
     hosts = {executor.id: executor.host for executor in there}
     found = find(spark, placed, store, word, [place_of(executor) for executor in there])
     wrong: dict[str, Found] = {}

@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from braided.control.measure.estimator import SlotTotals, at_full_speed
@@ -32,6 +32,7 @@ from braided.hosts.host_map import HostMap
 from braided.hosts.host_work import work_of_hosts
 from braided.spark.executors import Executor
 from braided.store.history.manifest import View
+from braided.tasks.failure import is_interrupt
 from braided.tasks.outcome import Outcome
 from braided.tasks.prefetch import Fetched
 
@@ -75,7 +76,7 @@ class _Errand:
 
     what: Any
     since_s: float
-    done: threading.Event
+    done: threading.Event = field(default_factory=threading.Event)
     is_given_up: bool = False
 
     def is_waited_for(self) -> bool:
@@ -115,7 +116,14 @@ class Transition:
         self._idle_are_warm = False
 
     def admit(self, before: Tables, wanted: Tables, view: View, urgent: bool = False) -> NextTables:
-        """The tables of the batch that begins now."""
+        """The tables of the batch that begins now; those that are wanted, whatever goes wrong."""
+        try:
+            return self._admit(before, wanted, view, urgent)
+        except Exception as error:
+            self._note(error)
+            return NextTables(dict(wanted), {})
+
+    def _admit(self, before: Tables, wanted: Tables, view: View, urgent: bool) -> NextTables:
         for name, table in before.items():
             self.hosts.know(name, view, table)
         self._observe()
@@ -132,25 +140,37 @@ class Transition:
         if not urgent and (not grown or self._is_warming()):
             return self._hold(wanted, before, current)
         target = self._placed(wanted, before, available)
-        if target == current or urgent or not self._prefetch:
-            return NextTables(target, {})
+        at_once = urgent or not self._prefetch or target == current
+        if not at_once and self._waits_for_state(target, view):
+            return self._hold(target, before, current)
+        self._fetching = None
+        return NextTables(target, {})
+
+    def _waits_for_state(self, target: Tables, view: View) -> bool:
+        """Whether slots are still on their way; they are sent for, if nobody did."""
         missing = self._missing(target, view)
         if not missing or self._is_cheap(target, missing):
-            return NextTables(target, {})
+            return False
         waits_for = {name: (table.slots.tobytes(), table.hosts) for name, table in target.items()}
-        fetching = self._fetching
-        if fetching is None or fetching.what != waits_for:
-            done = self._errands.start(lambda: self._fetch(view, missing))
-            self._fetching = fetching = _Errand(waits_for, time.monotonic(), done)
-            return self._hold(target, before, current)
-        if fetching.is_waited_for():
-            return self._hold(target, before, current)
-        return NextTables(target, {})
+        if self._fetching is None or self._fetching.what != waits_for:
+            # Whoever changes the plan again and again does not wait for ever.
+            since_s = time.monotonic() if self._fetching is None else self._fetching.since_s
+            self._fetching = _Errand(waits_for, since_s)
+            errand = self._fetching
+            errand.done = self._errands.start(lambda: self._fetch(errand, view, missing))
+        return self._fetching.is_waited_for()
 
     def saw(self, outcome: Outcome, totals: Mapping[str, SlotTotals]) -> dict[str, SlotTotals]:
         """A batch is committed: where it ran is known, and who is not needed can go. What its slots
         would have taken on the fastest host.
         """
+        try:
+            return self._saw(outcome, totals)
+        except Exception as error:
+            self._note(error)
+            return dict(totals)
+
+    def _saw(self, outcome: Outcome, totals: Mapping[str, SlotTotals]) -> dict[str, SlotTotals]:
         self.hosts.saw(outcome.reports)
         ran_on = {name: self.hosts.residence(name) for name in totals}
         self._speeds.add(
@@ -181,6 +201,13 @@ class Transition:
             name: at_full_speed(each, self._speeds.of_slots(ran_on[name]))
             for name, each in totals.items()
         }
+
+    def _note(self, error: Exception) -> None:
+        """Where channels run is no condition for anything: what fails here is logged."""
+        if is_interrupt(error):
+            raise error
+        log.warning("channels may run anywhere in this batch: %s", str(error).split("\n", 1)[0])
+        log.debug("hosts were not chosen", exc_info=True)
 
     def facts(self, tables: Tables) -> HostFacts:
         """What is known of hosts after a batch by these tables."""
@@ -218,6 +245,8 @@ class Transition:
 
     def close(self) -> None:
         self._errands.close()
+        if self._fleet is not None:
+            self._fleet.close()
 
     # -- what is there ---------------------------------------------------------------------
 
@@ -235,7 +264,8 @@ class Transition:
                 for number, host in enumerate(residence.hosts):
                     has = residence.of_slot == number
                     weights[host] = weights.get(host, 0.0) + float(size[has].sum()) + has.sum()
-            cores = self._fleet.choose(cores, weights)
+            named = {host for table in wanted.values() for host in table.hosts}
+            cores = self._fleet.choose(cores, named, weights)
         return [Host(name, n, self._speeds.speed(name)) for name, n in sorted(cores.items())]
 
     def _has_grown(self, fleet: Fleet, wanted: Tables) -> bool:
@@ -247,8 +277,9 @@ class Transition:
             return True
         planned = fleet.planned
         if self._growing is None or self._growing.what != planned:
-            done = self._errands.start(lambda: self._await_executors(planned))
-            self._growing = _Errand(planned, time.monotonic(), done)
+            self._growing = _Errand(planned, time.monotonic())
+            errand = self._growing
+            errand.done = self._errands.start(lambda: self._await_executors(errand))
         if self._growing.is_waited_for():
             return False
         if not self._growing.is_given_up:
@@ -262,10 +293,10 @@ class Transition:
             )
         return True
 
-    def _await_executors(self, planned: int) -> None:
-        end_s = time.monotonic() + _PATIENCE_S
-        while self.hosts.count_executors() < planned and time.monotonic() < end_s:
-            if self._errands.wait(_LOOK_S):
+    def _await_executors(self, errand: _Errand) -> None:
+        end_s = errand.since_s + _PATIENCE_S
+        while self.hosts.count_executors() < errand.what and time.monotonic() < end_s:
+            if self._growing is not errand or self._errands.wait(_LOOK_S):
                 return
 
     def _warm_untried(self) -> None:
@@ -275,12 +306,14 @@ class Transition:
 
         def warm() -> None:
             self.hosts.tried(each.id for each in untried)
-            found = self._errands.warm(untried)
-            unfit = {each.executor: each.problem() for each in found if each.problem()}
-            for executor, problem in unfit.items():
-                host = self.hosts.host_of(executor)
-                log.warning("executor %s on host %s gets no channels: %s", executor, host, problem)
-            self.hosts.found_fit(e.id for e in untried if e.id not in unfit)
+            found = {each.executor: each.problem() for each in self._errands.warm(untried)}
+            for executor, problem in found.items():
+                if problem:
+                    host = self.hosts.host_of(executor)
+                    log.warning(
+                        "executor %s on %s gets no channels: it %s", executor, host, problem
+                    )
+            self.hosts.found_fit(executor for executor, problem in found.items() if not problem)
 
         self._warming = _Errand(tuple(untried), time.monotonic(), self._errands.start(warm))
 
@@ -344,7 +377,9 @@ class Transition:
         slots = sum(len(each) for of_host in missing.values() for each in of_host.values())
         return self._moving.rates().expected_s(size, slots) < _CHEAP_S
 
-    def _fetch(self, view: View, missing: HostSlots) -> None:
+    def _fetch(self, errand: _Errand, view: View, missing: HostSlots) -> None:
+        if self._fetching is not errand:
+            return  # nobody waits for it any more
         fetched = self._errands.fetch(view, missing)
         for host, slots_by_operator in missing.items():
             for name, slots in slots_by_operator.items():

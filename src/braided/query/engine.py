@@ -97,13 +97,15 @@ class Engine:
         with self._closing:
             if self._closed:
                 return
-            self._control.close()
-            self._bell.close()
-            if self._transition is not None:
-                self._transition.close()
-            self._steps.processing.close()
-            self._lease.release()
-            self._closed = True
+            try:
+                self._control.close()
+                self._bell.close()
+                if self._transition is not None:
+                    self._transition.close()
+                self._steps.processing.close()
+            finally:
+                self._lease.release()
+                self._closed = True
 
     def _run(self, df: DataFrame, batch: int) -> None:
         before = self.version

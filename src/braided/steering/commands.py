@@ -34,6 +34,8 @@ class Commands:
         self._repinned: dict[str, Pin | bytes] = {}
         self._taken = 0
         self._held: dict[str, RoutingTable] = {}
+        self._commanded: set[str] = set()
+        """Operators with a table that a user asked for, from when it is taken until it holds."""
         self._cut: int | None = None
 
     def check_rescale(self, channels: int, operator: str | None) -> list[str]:
@@ -83,6 +85,8 @@ class Commands:
         with self._lock:
             tables = dict(self._tables)
             for name, held in self._held.items():
+                if name in self._proposed and _routes_alike(held, tables[name]):
+                    continue  # it was for the sake of hosts, and what is proposed gets its own
                 tables[name] = replace(held, epoch=tables[name].epoch + 1)
             self._held = {}
             for name, change in self._waiting:
@@ -94,9 +98,9 @@ class Commands:
                 if tables[name] is before and fits:
                     tables[name] = proposed
             self._proposed.clear()
-            commanded = {name for name, _ in self._waiting}
+            self._commanded |= {name for name, _ in self._waiting}
             for name, channels in (at_least or {}).items():
-                if name not in commanded and tables[name].channels < channels:
+                if name not in self._commanded and tables[name].channels < channels:
                     more = rescale(tables[name], channels, load_of(name))
                     tables[name] = replace(more, epoch=self._tables[name].epoch + 1)
             for name, repinned in self._repinned.items():
@@ -122,6 +126,7 @@ class Commands:
         """The batch is committed, and what was taken is in effect."""
         with self._lock:
             self._tables = dict(tables)
+            self._commanded &= self._held.keys()
             del self._waiting[: self._taken]
             self._taken = 0
             more = bool(self._waiting)
@@ -141,6 +146,11 @@ class Commands:
                 f"there is no operator {operator!r} in this query; it has {', '.join(self._tables)}"
             )
         return [operator]
+
+
+def _routes_alike(table: RoutingTable, other: RoutingTable) -> bool:
+    """Whether they differ in hosts and epoch only."""
+    return replace(table, epoch=other.epoch, hosts=other.hosts) == other
 
 
 def _with_pins(table: RoutingTable, change: Pin | bytes, epoch: int) -> RoutingTable:
