@@ -10,10 +10,10 @@ PYTEST_ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo cluster quick test fuzz check bench s3 hdfs clean
+.PHONY: help setup demo cluster quick test fuzz check bench s3 hdfs cluster-tests clean
 
 help:  ## Lists these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## Creates .venv with everything in it and sees that Java 17 or newer is there
 	@scripts/java.sh
