@@ -299,7 +299,7 @@ class _Run:
         """Batches until the change is in effect, and so many more."""
         self._shuffled.since_last()
         begun, epoch = len(self._batches()), self._batches()[-1].epoch
-        begun_s, executor_s = time.monotonic(), 0.0
+        begun_s = time.monotonic()
         if change is not None:
             change()
 
@@ -312,10 +312,8 @@ class _Run:
         if needs:
             self._await(lambda: changed() >= 0)
         first = changed() if needs else begun
-        while len(self._batches()) < first + self._size.batches:
-            self._check()
-            time.sleep(_LOOK_S)
-        executor_s += (time.monotonic() - begun_s) * len(self._executors.observed())
+        self._await(lambda: len(self._batches()) >= first + self._size.batches)
+        executor_s = (time.monotonic() - begun_s) * len(self._executors.observed())
         read = self._shuffled.since_last()
         batches = self._batches()
         return _Phase(
@@ -359,13 +357,16 @@ class _Run:
         while not is_so():
             self._check()
             if time.monotonic() > end_s:
-                raise TimeoutError(f"{self._mode}: nothing for {_PATIENCE_S:.0f} s")
+                raise TimeoutError(
+                    f"{self._mode}: not within {_PATIENCE_S:.0f} s. Is this machine very busy, or "
+                    f"were {self._size.files} files of input too few?"
+                )
             time.sleep(_LOOK_S)
 
     def _check(self) -> None:
         query = getattr(self, "_query", None)
         if query is not None and not query.isActive:
-            raise query.exception() or RuntimeError("the query ended: was there input enough?")
+            raise query.exception() or RuntimeError("the query ended by itself")
 
     def _is_right(self) -> bool:
         """Whether the output is what plain SQL says of the files that were read."""
