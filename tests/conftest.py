@@ -9,13 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from support.shares import Stopwatch, dealt, known_seconds
 
 # Hypothesis draws the same cases in every run of `make test`; `make fuzz` looks for new ones.
-settings.register_profile("fixed", derandomize=True, deadline=None)
-settings.register_profile("fuzz", deadline=None, max_examples=1000)
+# A machine that is busy draws slowly, which says nothing of a test.
+_SLOW = [HealthCheck.too_slow]
+settings.register_profile("fixed", derandomize=True, deadline=None, suppress_health_check=_SLOW)
+settings.register_profile("fuzz", deadline=None, max_examples=1000, suppress_health_check=_SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 _HERE = Path(__file__).parent
