@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import braided
 from braided.api.query import ElasticQuery
 from braided.bench.standalone_cluster import StandaloneCluster
 from braided.errors import CheckpointReadError, OptionError, WorkerPythonError
 from braided.hosts import opening, probe
+from braided.spark import placed_frames
 from braided.spark.executors import SparkExecutors
 from support.cluster_operators import INPUT, OUTPUT, Sums, expected_sums
 from support.stream_harness import Feed, Lab, wait_until
@@ -252,8 +252,32 @@ def test_hosts_that_can_not_do_are_refused_by_name_before_the_first_batch(
     flow.check()
 
 
-def test_executors_are_asked_for_by_one_only(lab: Lab, spark: SparkSession) -> None:
+def test_where_channels_can_not_be_placed_the_query_runs_and_the_log_says_so(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(placed_frames, "_SOURCE", "this is no Java")
+    monkeypatch.setattr(placed_frames, "_makers", {})
+    flow = Flow(lab)
+    assert "cluster" not in flow.run(2)[-1]
+    said = [record.getMessage() for record in caplog.records if record.name == "braided"]
+    assert [line for line in said if line.startswith("channels run where Spark puts them")] == said
+    assert len(said) == 1
+    flow.check()
+
+
+def test_executors_are_asked_for_by_one_only(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError, match=r"maxExecutors.*placement can't be off"):
         Flow(lab, placement="off", **{"cluster.maxExecutors": 4})
     with pytest.raises(OptionError, match=r"cluster\.maxExecutors is not set"):
         Flow(lab, **{"cluster.minExecutors": 4})
+    with monkeypatch.context() as patch:
+        patch.setattr(SparkExecutors, "has_dynamic_allocation", True)
+        with pytest.raises(OptionError, match=r"dynamicAllocation\.enabled=false"):
+            Flow(lab, **{"cluster.maxExecutors": 4})
+    flow = Flow(lab, **{"cluster.maxExecutors": 4})
+    with (
+        Lab(lab.spark, lab.home / "other") as other,
+        pytest.raises(OptionError, match="another query of this session"),
+    ):
+        Flow(other, **{"cluster.maxExecutors": 4})
+    flow.query.stop()

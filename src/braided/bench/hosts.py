@@ -57,10 +57,14 @@ class HostsSize:
     warm: int = 8
     files: int = 400
     kills: bool = True
+    brief: tuple[str, ...] = ()
+    """Modes that leave out the executors that come and go."""
 
 
 _FULL = HostsSize()
-_QUICK = HostsSize(keys=3_000, rows=1_500, batches=4, warm=3, files=200, kills=False)
+_QUICK = HostsSize(
+    keys=3_000, rows=1_500, batches=4, warm=2, files=200, kills=False, brief=("placement",)
+)
 
 
 class Totals(braided.Operator):
@@ -285,9 +289,14 @@ class _Run:
     def _plan(self) -> list[tuple[str, Callable[[], None] | None]]:
         if self._mode == "kill":
             return [("stable", None), ("killed", self._kill)]
-        return [
+        plan: list[tuple[str, Callable[[], None] | None]] = [
             ("stable", None),
             ("rebalance", self._query.rebalance),
+        ]
+        if self._mode in self._size.brief:
+            return plan
+        return [
+            *plan,
             ("grow", lambda: self._rescale(_MANY)),
             ("shrink", lambda: self._rescale(_FEW)),
         ]
