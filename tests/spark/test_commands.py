@@ -31,10 +31,22 @@ NOT_RUN = {  # as written: why not
     "make setup": "installs packages; `make test` has done it",
     "make demo": "a minute of load; test_demo.py runs a short one",
     "make test": "runs this",
+    "make cluster": "runs until it is told to end; test_cluster.py of the command does",
+    "braided demo --cluster": "a minute of load; test_cluster_harness.py loses a host too",
     ".venv/bin/braided import-state"
     " CHECKPOINT-OF-THE-NATIVE-QUERY NEW-CHECKPOINT --name Watch": IMPORT,
     ".venv/bin/braided import-state NATIVE_CHECKPOINT NEW_CHECKPOINT --name Totals": IMPORT,
 }
+PIP = "datasketches lmdb msgspec numpy obstore 'pandas<3' pyarrow"
+OF_OTHERS = [  # they make a Python on the hosts of a cluster, from packages
+    "python3.11 -m venv /opt/braided",
+    f"/opt/braided/bin/pip install {PIP}",
+    "/opt/braided/bin/pip install --no-deps ./braided",
+    "python3.11 -m venv environment",
+    f"environment/bin/pip install venv-pack {PIP}",
+    "environment/bin/pip install --no-deps ./braided",
+    "environment/bin/venv-pack -p environment -o environment.tar.gz",
+]
 
 
 def text_of(page: str) -> str:
@@ -54,7 +66,7 @@ def all_text() -> str:
 
 
 def test_every_command_is_run_here_or_listed_with_a_reason() -> None:
-    assert sorted(commands()) == sorted([*RUN, *NOT_RUN])
+    assert sorted(commands()) == sorted([*RUN, *NOT_RUN, *OF_OTHERS])
 
 
 @pytest.mark.parametrize("page", PAGES)
