@@ -57,12 +57,15 @@ def test_every_move_lowers_the_sorted_times_and_none_is_left(
 
 
 @given(cases())
-def test_rebalancing_never_makes_it_worse_and_is_done_at_once(
+def test_rebalancing_never_makes_it_worse_and_comes_to_rest(
     case: tuple[RoutingTable, Loads, Loads],
 ) -> None:
     table, load, speeds = case
     after = rebalance(table, load, 1.05, speeds=speeds)
     assert imbalance(after, load, speeds) <= imbalance(table, load, speeds) + 1e-9
+    for _ in range(4):
+        before, after = after, rebalance(after, load, 1.05, speeds=speeds)
+        assert imbalance(after, load, speeds) <= imbalance(before, load, speeds) + 1e-9
     assert rebalance(after, load, 1.05, speeds=speeds) is after
     if (speeds == speeds[0]).all():
         equal = rebalance(table, load, 1.05)

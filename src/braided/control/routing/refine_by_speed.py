@@ -43,6 +43,9 @@ def refine_by_speed(slots: Slots, weights: Loads, loads: Loads, speeds: Loads) -
         load[donor] -= weight
         load[receiver] += weight
         yield Move(slot, receiver, peak, low, stuck)
+        # What was too much for every receiver may have room now, where the donor is a fast one.
+        may_give[:] = True
+        stuck = 0.0
 
 
 class _MovableSlots:
