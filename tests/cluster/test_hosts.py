@@ -63,6 +63,11 @@ class Flow:
             sections += self.run()
         return sections
 
+    def run_on_all_hosts(self) -> None:
+        """Until there are two batches with a channel on each, whatever the test before left."""
+        self.run_until(lambda each: len(set(placed(each)["plannedHosts"])) == 4)
+        self.run()
+
     def sections(self) -> list[dict[str, Any]]:
         """Of all batches with rows."""
         return [
@@ -108,7 +113,7 @@ def test_placed_channels_read_nothing_and_others_read_their_state_wherever_they_
     lab: Lab, tmp_path: Path
 ) -> None:
     flow = Flow(lab)
-    flow.run(2)
+    flow.run_on_all_hosts()
     sections = flow.run(50)
     elsewhere = sum(placed(each)["elsewhere"] for each in sections)
     assert elsewhere <= 0.01 * 50 * 4
@@ -130,7 +135,7 @@ def test_placed_channels_read_nothing_and_others_read_their_state_wherever_they_
 def test_a_slot_that_changes_hosts_is_there_before_the_batch_that_needs_it(lab: Lab) -> None:
     """Also more than once, and with nothing brought ahead it is read by the batch."""
     flow = Flow(lab, ballast=32768)
-    flow.run(2)
+    flow.run_on_all_hosts()
     flow.query.rescale(2)
     sections = flow.run_until(lambda each: channels_of(each) == 2)
     brought = [each["cluster"]["prefetched"] for each in sections]
@@ -146,7 +151,7 @@ def test_a_slot_that_changes_hosts_is_there_before_the_batch_that_needs_it(lab: 
 
 def test_without_prefetch_the_batch_reads_what_it_lacks(lab: Lab) -> None:
     flow = Flow(lab, ballast=32768, prefetch=False)
-    flow.run(2)
+    flow.run_on_all_hosts()
     flow.query.rescale(2)
     changed = flow.run_until(lambda each: channels_of(each) == 2)[-1]
     assert caught_up(changed)[0] == SLOTS // 2
@@ -159,7 +164,7 @@ def test_a_killed_executor_costs_only_the_slots_that_it_had(
     lab: Lab, cluster: StandaloneCluster
 ) -> None:
     flow = Flow(lab, ballast=1024)
-    flow.run(3)
+    flow.run_on_all_hosts()
     host = placed(flow.newest())["plannedHosts"][1]
     had, before = slots_of(flow, host), len(flow.rows)
     executors = SparkExecutors(lab.spark)
@@ -183,7 +188,7 @@ def test_a_killed_executor_costs_only_the_slots_that_it_had(
 
 def test_a_lost_host_gives_its_channels_to_the_others(lab: Lab, cluster: StandaloneCluster) -> None:
     flow = Flow(lab, ballast=1024)
-    flow.run(3)
+    flow.run_on_all_hosts()
     host = placed(flow.newest())["plannedHosts"][2]
     had = slots_of(flow, host)
     cluster.kill_worker(host)
