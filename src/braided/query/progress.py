@@ -96,7 +96,8 @@ class ProgressLog:
             }
             for name, operator in before["operators"].items()
         }
-        return {**before, "operators": operators, "stepsMs": {}}
+        shown = {name: part for name, part in before.items() if name != "cluster"}
+        return {**shown, "operators": operators, "stepsMs": {}}
 
 
 def section(
