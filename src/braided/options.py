@@ -76,6 +76,7 @@ class Options:
     executors_least: int | None = None
     executors_most: int | None = None
     takeover: bool = False
+    cut: bool = False
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Settings of the checkpoint's store, which may be secrets."""
     given: frozenset[str] = field(default=frozenset(), compare=False)
@@ -465,6 +466,13 @@ _TABLE = (
         _FLAG,
         "takes a checkpoint in an object store over from a query that may still be running; that "
         "one commits and publishes nothing more",
+    ),
+    _Option(
+        "cut",
+        "cut",
+        _FLAG,
+        "whether a batch ends early in which one channel would run on long after the others: its "
+        "rest comes first in the next batch, by a better table",
     ),
     _Option(
         "stopTimeout",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pyspark.errors import StreamingQueryException
@@ -13,6 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from braided.control.routing.table import RoutingTable
 from braided.errors import QueryStoppedError
+from braided.migrate.steps import Strategy
+from braided.query.migrating import Migration
 from braided.query.opening import OpenQuery
 from braided.spark.query_handle import call_at_end
 
@@ -119,6 +121,7 @@ class ElasticQuery:
             gate.stopping = True  # no batch begins, however late the thread comes
             threading.Thread(target=self.stop, name="braided stop", daemon=True).start()
             return
+        self._opened.migrations.stop()
         try:
             if gate.shut(self._opened.stop_timeout_s):
                 self._wait_while(self._is_writing, _RECORD_S)
@@ -163,6 +166,51 @@ class ElasticQuery:
         """Moves slots from busy channels to idle ones, by measured time, from the next batch on."""
         self._need_active("rebalance")
         self._opened.commands.rebalance(operator)
+
+    def cut(self) -> bool:
+        """Ends the running batch early; False if none is running.
+
+        Its tasks stop where they are, between two rows or keys. What they have done is committed
+        and published, and what they have not is the first thing that the next batch does, by a
+        table in which busy channels have handed slots to idle ones. A task that does not hear of
+        it, and one that aggregates, does all its rows.
+        """
+        self._need_active("cut")
+        return self._opened.cutter.cut("query.cut() was called")
+
+    def migrate(
+        self,
+        strategy: str = "ccr",
+        executors: int | Sequence[str] | None = None,
+        timeout: float = 300.0,
+    ) -> Migration:
+        """Moves the query to other executors of Spark's, and returns when it runs there.
+
+        `executors` is how many it should have: with fewer than now, those with most of the state
+        stay; with more, others come. A list of hosts: one on each of them. None: as many as now,
+        all of them new.
+
+        `strategy` is what becomes of the batch that is running:
+
+        - "dsm": executors that leave are killed at once, and what they were doing is done again;
+        - "dcr": when the new ones are ready, the running batch is finished, and the next one begins
+          there;
+        - "ccr": the same, but the running batch is ended early (see `cut`), and what is left of it
+          comes first in the next one.
+
+        Nothing is lost or doubled by any of them. If it is not done after `timeout` seconds, it is
+        undone: channels go back, and executors that came leave again. What is returned says how it
+        ended, and what it took.
+        """
+        self._need_active("migrate")
+        try:
+            chosen = Strategy(strategy)
+        except ValueError:
+            names = ", ".join(repr(each.value) for each in Strategy)
+            raise ValueError(f"migrate knows the strategies {names}, not {strategy!r}") from None
+        return self._opened.migrations.migrate(
+            chosen, executors, timeout, lambda: self._engine.version
+        )
 
     def _need_active(self, what: str) -> None:
         if not self.isActive:

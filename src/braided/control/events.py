@@ -1,7 +1,7 @@
 """The event log: what was measured, decided, planned and observed, one JSON object a line.
 
 Every line has the batch after which it was written and the operator or policy it is about; `type`
-says which of the five it is. A decision carries what it expects, and a later line how that turned
+says what it is. A decision carries what it expects, and a later line how that turned
 out. The load of all slots is in it too, in few bytes, so that `braided replay` can ask another
 policy what it would have done.
 """
@@ -17,12 +17,14 @@ import numpy as np
 from braided.control.routing.table import Loads
 
 __all__ = [
+    "CutShort",
     "Decided",
     "Event",
     "EventLogError",
     "Failed",
     "Judged",
     "Measured",
+    "Migrated",
     "Planned",
     "encode",
     "pack_loads",
@@ -119,7 +121,29 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     held_until: int
 
 
-Event = Measured | Decided | Planned | Judged | Failed
+class Migrated(msgspec.Struct, frozen=True, tag="migrated"):
+    """A migration to other executors: how it ended, and once more when output was stable again.
+
+    `metrics` are those of `migrate/metrics.py`.
+    """
+
+    batch: int
+    strategy: str
+    outcome: str
+    why: str
+    metrics: dict[str, float | None]
+
+
+class CutShort(msgspec.Struct, frozen=True, tag="cut"):
+    """A batch that ended early, after some seconds and with rows left for the next one."""
+
+    batch: int
+    why: str
+    after_s: float
+    rows_left: int
+
+
+Event = Measured | Decided | Planned | Judged | Failed | Migrated | CutShort
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

@@ -51,6 +51,9 @@ class Fleet:
         self._bounds = bounds
         self._cores = cores
         """Tasks that one executor runs at a time."""
+        self._fixed: tuple[int, int] | None = None
+        """Executors that a migration left, and the channels of the plan then."""
+        self._channels = 0
         self.planned = bounds.least
         self.requested: int | None = None
         self.observed = 0
@@ -67,12 +70,22 @@ class Fleet:
 
     def aim(self, tables: Mapping[str, RoutingTable]) -> bool:
         """Plans for the channels of tables, and asks for what is missing; whether it is there."""
-        channels = max(table.channels for table in tables.values())
+        channels = self._channels = max(table.channels for table in tables.values())
+        if self._fixed is not None and self._fixed[1] == channels:
+            return self.observed >= self.planned
+        self._fixed = None
         wanted = math.ceil(channels / self._cores)
         self.planned = min(max(wanted, self._bounds.least), self._bounds.most)
         if self.requested is None or self.planned > self.requested:
             self._request(max(self.planned, self.observed if self.requested is None else 0))
         return self.observed >= self.planned
+
+    def fix(self, total: int) -> None:
+        """So many executors were asked for by somebody else, and it stays at that until the plan
+        has another number of channels.
+        """
+        self._fixed = (total, self._channels)
+        self.planned = self.requested = total
 
     def choose(
         self, hosts: Mapping[str, int], named: Collection[str], weights: Mapping[str, float]

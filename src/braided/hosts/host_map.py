@@ -45,6 +45,30 @@ class HostMap:
         self._observed = observed
         return observed
 
+    def look(self) -> list[Executor]:
+        """Which executors there are, for whoever looks in another thread; `observe` is what the
+        batches go by.
+        """
+        there = self._executors.observed()
+        for executor in there:
+            self._hosts_of_executors[executor.id] = executor.host
+        return there
+
+    def request(self, total: int) -> None:
+        self._executors.request(total)
+
+    def release(self, executors: Collection[str]) -> None:
+        self._executors.release(executors)
+
+    def unfit(self, executors: Iterable[Executor]) -> list[Executor]:
+        """Those that nothing of ours has run on yet."""
+        return [executor for executor in executors if executor.id not in self._fit]
+
+    @property
+    def operators(self) -> list[str]:
+        """Those whose slots it knows."""
+        return list(self._bytes)
+
     def count_executors(self) -> int:
         """How many there are, for whoever waits in another thread."""
         return len(self._executors.observed())

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -114,6 +114,10 @@ class Transition:
         self._committed_s = time.monotonic()
         self._observed: list[Executor] = []
         self._idle_are_warm = False
+        self._confined_to: frozenset[str] | None = None
+        self._moves_at_once = False
+        self.is_migrating = False
+        """Whether executors come and go by another plan than the fleet's."""
 
     def admit(self, before: Tables, wanted: Tables, view: View, urgent: bool = False) -> NextTables:
         """The tables of the batch that begins now; those that are wanted, whatever goes wrong."""
@@ -137,13 +141,14 @@ class Transition:
         # A key that changes slots needs both on one channel: nothing may come between the table
         # that says so and the batch that does it.
         urgent = urgent or any(table.pins != before[name].pins for name, table in wanted.items())
-        if not urgent and (not grown or self._is_warming()):
+        if not urgent and not self._moves_at_once and (not grown or self._is_warming()):
             return self._hold(wanted, before, current)
         target = self._placed(wanted, before, available)
-        at_once = urgent or not self._prefetch or target == current
+        at_once = urgent or self._moves_at_once or not self._prefetch or target == current
         if not at_once and self._waits_for_state(target, view):
             return self._hold(target, before, current)
         self._fetching = None
+        self._moves_at_once = False
         return NextTables(target, {})
 
     def _waits_for_state(self, target: Tables, view: View) -> bool:
@@ -191,7 +196,8 @@ class Transition:
         in_use = {host for table in outcome.tables.values() for host in table.hosts}
         if self._fleet is not None:
             self._observe()
-            self._fleet.release(self._observed, in_use)
+            if not self.is_migrating:
+                self._fleet.release(self._observed, in_use)
         elif not self._idle_are_warm:
             # The first batch has warmed the others; these are there for when one of them is lost.
             self._idle_are_warm = True
@@ -248,6 +254,61 @@ class Transition:
         if self._fleet is not None:
             self._fleet.close()
 
+    # -- a migration, from the thread that asks for it -------------------------------------
+
+    def look(self) -> list[Executor]:
+        """The executors that there are now."""
+        return self.hosts.look()
+
+    def request(self, total: int) -> None:
+        """Asks Spark for so many executors; a fleet keeps to it until the plan changes."""
+        self.hosts.request(total)
+        if self._fleet is not None:
+            self._fleet.fix(total)
+
+    def release(self, executors: Collection[str]) -> None:
+        there = {executor.id for executor in self.hosts.look()}
+        self.hosts.release(executors)
+        if self._fleet is not None:
+            self._fleet.fix(max(1, len(there - set(executors))))
+
+    def prepare(self, executors: Collection[str], tables: Tables, view: View) -> None:
+        """Starts workers on executors, and fetches the slots that would be there if all channels
+        of the tables were.
+        """
+        there = [executor for executor in self.hosts.look() if executor.id in executors]
+        new = self.hosts.unfit(there)
+        if new:
+            self._errands.start(lambda: self._warm(new), rings=False).wait()
+        cores: dict[str, int] = {}
+        for executor in there:
+            cores[executor.host] = cores.get(executor.host, 0) + executor.cores
+        target = self._placed(tables, tables, self._hosts_of(cores))
+        missing = self._missing(target, view)
+        if missing:
+            # Where they are is left as it was: the batches that go on change them there.
+            fetch = lambda: self._note_fetched(self._errands.fetch(view, missing))  # noqa: E731
+            self._errands.start(fetch, rings=False).wait()
+
+    def confine(self, executors: Collection[str] | None) -> None:
+        """From the next batch on channels are on the hosts of these executors, and do not wait for
+        what is not there yet; None: where they like.
+        """
+        self._confined_to = None if executors is None else frozenset(executors)
+        self._moves_at_once = executors is not None
+        self.hosts.found_fit(executors or ())
+
+    def is_confined(self, tables: Tables) -> bool:
+        """Whether tables name the hosts only that they may."""
+        hosts = self._confined_hosts()
+        named = {host for table in tables.values() for host in table.hosts}
+        return hosts is not None and bool(named) and named <= hosts
+
+    def _confined_hosts(self) -> frozenset[str] | None:
+        if self._confined_to is None:
+            return None
+        return frozenset(map(self.hosts.host_of, self._confined_to))
+
     # -- what is there ---------------------------------------------------------------------
 
     def _observe(self) -> None:
@@ -257,16 +318,26 @@ class Transition:
 
     def _available(self, wanted: Tables) -> list[Host]:
         cores = dict(self.hosts.cores)
-        if self._fleet is not None:
-            weights: dict[str, float] = {}
-            for name in wanted:
-                residence, size = self.hosts.residence(name), self.hosts.state_bytes(name)
-                for number, host in enumerate(residence.hosts):
-                    has = residence.of_slot == number
-                    weights[host] = weights.get(host, 0.0) + float(size[has].sum()) + has.sum()
+        confined_to = self._confined_hosts()
+        if confined_to is not None and confined_to & cores.keys():
+            cores = {host: n for host, n in cores.items() if host in confined_to}
+        elif self._fleet is not None:
             named = {host for table in wanted.values() for host in table.hosts}
-            cores = self._fleet.choose(cores, named, weights)
+            cores = self._fleet.choose(cores, named, self.weights())
+        return self._hosts_of(cores)
+
+    def _hosts_of(self, cores: Mapping[str, int]) -> list[Host]:
         return [Host(name, n, self._speeds.speed(name)) for name, n in sorted(cores.items())]
+
+    def weights(self) -> dict[str, float]:
+        """How much state each host has: bytes, and a little for every slot."""
+        weights: dict[str, float] = {}
+        for name in self.hosts.operators:
+            residence, size = self.hosts.residence(name), self.hosts.state_bytes(name)
+            for number, host in enumerate(residence.hosts):
+                has = residence.of_slot == number
+                weights[host] = weights.get(host, 0.0) + float(size[has].sum()) + has.sum()
+        return weights
 
     def _has_grown(self, fleet: Fleet, wanted: Tables) -> bool:
         """Whether the executors that tables need are there, or not waited for any more; a job
@@ -304,18 +375,17 @@ class Transition:
         if not untried or self._is_warming():
             return
 
-        def warm() -> None:
-            self.hosts.tried(each.id for each in untried)
-            found = {each.executor: each.problem() for each in self._errands.warm(untried)}
-            for executor, problem in found.items():
-                if problem:
-                    host = self.hosts.host_of(executor)
-                    log.warning(
-                        "executor %s on %s gets no channels: it %s", executor, host, problem
-                    )
-            self.hosts.found_fit(executor for executor, problem in found.items() if not problem)
+        done = self._errands.start(lambda: self._warm(untried))
+        self._warming = _Errand(tuple(untried), time.monotonic(), done)
 
-        self._warming = _Errand(tuple(untried), time.monotonic(), self._errands.start(warm))
+    def _warm(self, executors: Sequence[Executor]) -> None:
+        self.hosts.tried(each.id for each in executors)
+        found = {each.executor: each.problem() for each in self._errands.warm(executors)}
+        for executor, problem in found.items():
+            if problem:
+                host = self.hosts.host_of(executor)
+                log.warning("executor %s on %s gets no channels: it %s", executor, host, problem)
+        self.hosts.found_fit(executor for executor, problem in found.items() if not problem)
 
     def _is_warming(self) -> bool:
         return self._warming is not None and self._warming.is_waited_for()
@@ -333,7 +403,9 @@ class Transition:
 
     def _mended(self, before: Tables, available: list[Host]) -> dict[str, RoutingTable]:
         """The tables before, with other hosts for channels whose own is not there."""
-        there = {host.name for host in available} | set(self.hosts.cores)
+        there = {host.name for host in available}
+        if self._confined_to is None:
+            there |= set(self.hosts.cores)
         if all(table.hosts and there.issuperset(table.hosts) for table in before.values()):
             return dict(before)
         placed = self._placed(before, before, available)
@@ -384,6 +456,9 @@ class Transition:
         for host, slots_by_operator in missing.items():
             for name, slots in slots_by_operator.items():
                 self.hosts.brought(name, slots, host)
+        self._note_fetched(fetched)
+
+    def _note_fetched(self, fetched: Fetched) -> None:
         self._moving.add([CatchUp(fetched.bytes, fetched.slots, fetched.seconds)])
         before = self._fetched
         self._fetched = Fetched(

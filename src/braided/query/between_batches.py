@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from braided.control.events import CutShort
 from braided.control.measure.estimator import Estimator
 from braided.control.routing.table import moves
 from braided.flow.graph import Flow
 from braided.hosts.transition import Transition
+from braided.query.cutting import Cutter
 from braided.query.due import next_alarm
 from braided.query.first_states import FirstStates
+from braided.query.migrating import Migrations
 from braided.query.progress import StepTimes, section
 from braided.query.version import Version
 from braided.spark.offset_log import SparkLog
@@ -38,6 +41,8 @@ class BetweenBatches:
         control: ControlThread,
         collector: Collector,
         empty_batches: bool,
+        migrations: Migrations,
+        cutter: Cutter,
         transition: Transition | None = None,
     ) -> None:
         self._flow = flow
@@ -49,6 +54,8 @@ class BetweenBatches:
         self._control = control
         self._collector = collector
         self._empty_batches = empty_batches
+        self._migrations = migrations
+        self._cutter = cutter
         self._transition = transition
 
     def settle(
@@ -62,9 +69,26 @@ class BetweenBatches:
         self._estimator.add(totals)
         self.ask_for_next(after, self._spark_log.had_input(outcome.batch))
         self._collector.collect(after.batch)
+        cut = outcome.cut if outcome.rows_left else None
+        if cut is not None:
+            self._control.note(CutShort(outcome.batch, cut.why, cut.after_s, outcome.rows_left))
+            if cut.rebalances:
+                self._commands.rebalance(None)
+        slowest = [max((r.busy_ns for r in each), default=0) for each in outcome.reports.values()]
+        self._cutter.learn(sum(steps.ms.values()) / 1000, sum(slowest) / 1e9)
+        rows_out = sum(report.rows_out for each in outcome.reports.values() for report in each)
+        migration = self._migrations.ended(outcome, rows_out)
         moved = {name: len(moves(before.tables[name], after.tables[name])) for name in after.tables}
         loads = {name: self._estimator.load(name) for name in after.tables}
         content = section(after.view, after.tables, outcome.reports, moved, loads, steps)
+        if migration is not None:
+            content["migration"] = migration
+        if cut is not None:
+            content["cut"] = {
+                "why": cut.why,
+                "afterMs": round(cut.after_s * 1000, 2),
+                "rowsLeft": outcome.rows_left,
+            }
         if self._transition is not None:
             content["cluster"] = self._transition.show(outcome)
         return {**content, "control": self._control.summary()}

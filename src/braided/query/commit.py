@@ -128,4 +128,5 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
         bytes=size + sum(report.bytes_added for report in reports),
         pins=None if stored is None else stored.pins,
         hosts=None if stored is None else stored.hosts,
+        behind_ms=outcome.behind.get(name),
     )

@@ -21,6 +21,7 @@ from braided.query.admission import Admission
 from braided.query.between_batches import BetweenBatches
 from braided.query.commit import Committer
 from braided.query.gate import Gate, Stopped
+from braided.query.migrating import Migrations
 from braided.query.outputs import Outputs
 from braided.query.processing import Processing
 from braided.query.progress import ProgressLog, StepTimes
@@ -59,6 +60,7 @@ class Engine:
         gate: Gate,
         query: QueryHandle,
         control: ControlThread,
+        migrations: Migrations,
         bell: Bell,
         lease: Lease,
         transition: Transition | None = None,
@@ -74,6 +76,7 @@ class Engine:
         self._configured = False
         self._query = query
         self._control = control
+        self._migrations = migrations
         self._bell = bell
         self._lease = lease
         self._transition = transition
@@ -98,6 +101,7 @@ class Engine:
             if self._closed:
                 return
             try:
+                self._migrations.stop()
                 self._control.close()
                 self._bell.close()
                 if self._transition is not None:
@@ -121,9 +125,11 @@ class Engine:
                 f"batch {before.batch}: the checkpoint was changed while the query ran"
             )
         steps, times = self._steps, StepTimes()
+        self._migrations.wait_for_turn()
         with times.step("admit"):
             steps.committer.check_lease()
             admitted = steps.admission.admit(df, batch, before)
+        self._migrations.began(admitted.tables)
         outcome = steps.processing.process(df, admitted, before, times)
         with times.step("commit"):
             self.version = steps.committer.commit(

@@ -13,15 +13,18 @@ from braided.control.routing.table import RoutingTable
 from braided.flow.graph import Flow
 from braided.flow.inputs import Inputs
 from braided.flow.key_hashes import KeyHashes
+from braided.flow.upstream import upstream_of
 from braided.hosts.opening import open_transition, place_frames
 from braided.options import Options
 from braided.query.admission import Admission
 from braided.query.between_batches import BetweenBatches
 from braided.query.checkpoint import fit, known_names, open_view
 from braided.query.commit import CONTROL, Committer
+from braided.query.cutting import Cutter, open_cutter
 from braided.query.engine import BatchSteps, Engine
 from braided.query.first_states import FirstStates
 from braided.query.gate import Gate
+from braided.query.migrating import Migrations
 from braided.query.outputs import Outputs
 from braided.query.plan import FlowPlan
 from braided.query.processing import Processing
@@ -39,7 +42,7 @@ from braided.steering.control_thread import ControlThread
 from braided.steering.event_log import open_event_log
 from braided.steering.policy_settings import policies_of
 from braided.steering.reserve import TASK_MODULES, Reserve
-from braided.steering.sampling import COLD_BATCHES, Sampler, upstream_of
+from braided.steering.sampling import COLD_BATCHES, Sampler
 from braided.store.durable.lease import Lease, acquire_lease
 from braided.store.durable.store import Store
 from braided.store.history.garbage import Collector
@@ -93,6 +96,8 @@ class OpenQuery:
     commands: Commands
     reserve: Reserve
     control: ControlThread
+    cutter: Cutter
+    migrations: Migrations
     handle: QueryHandle
     stop_timeout_s: float
     temporary: bool
@@ -122,11 +127,12 @@ def open_query(
     location, files = root.location.text, root.below("braided")
     lease = acquire_lease(files, f"query on {location}", options.takeover)
     bell, box = None, ReportBox(spark.sparkContext)
+    cutter = open_cutter(spark, is_watched=options.cut)
     try:
         checkpoint = _open_checkpoint(root, files, lease, flow, options)
         bell = Bell(checkpoint.tick)
-        engine, commands, reserve, control = _assemble(
-            checkpoint, inputs, sinks, options, spark, handle, bell, box, interval_s
+        engine, commands, reserve, control, migrations = _assemble(
+            checkpoint, inputs, sinks, options, spark, handle, bell, box, cutter, interval_s
         )
         return OpenQuery(
             location=location,
@@ -137,6 +143,8 @@ def open_query(
             commands=commands,
             reserve=reserve,
             control=control,
+            cutter=cutter,
+            migrations=migrations,
             handle=handle,
             stop_timeout_s=options.stop_timeout_s,
             temporary=temporary,
@@ -145,6 +153,7 @@ def open_query(
         if bell is not None:
             bell.close()
         box.close()
+        cutter.close()
         lease.release()
         raise
 
@@ -237,15 +246,24 @@ def _assemble(
     handle: QueryHandle,
     bell: Bell,
     box: ReportBox,
+    cutter: Cutter,
     interval_s: float,
-) -> tuple[Engine, Commands, Reserve, ControlThread]:
+) -> tuple[Engine, Commands, Reserve, ControlThread, Migrations]:
     version, spark_log, metas = checkpoint.version, checkpoint.spark_log, checkpoint.metas
     flow = checkpoint.flow
     location = _state_location(checkpoint, options)
     divert = options.on_error == "divert"
     placed = place_frames(spark, options)
     plan = FlowPlan(
-        flow, inputs, metas, options.order_preserving, location, box.accumulator, divert, placed
+        flow,
+        inputs,
+        metas,
+        options.order_preserving,
+        location,
+        box.accumulator,
+        divert,
+        placed,
+        cutter.address,
     )
     commands, reserve = Commands(version.tables, bell), Reserve(spark)
     transition = open_transition(
@@ -254,6 +272,7 @@ def _assemble(
     control = _control_thread(
         checkpoint, flow, options, spark, handle, interval_s, commands, reserve
     )
+    migrations = Migrations(transition, cutter, bell.ring, control.note)
     slots = {name: meta.slots for name, meta in metas.items()}
     estimator = Estimator(options.window_batches, slots, COLD_BATCHES)
     progress = ProgressLog(control)
@@ -265,7 +284,7 @@ def _assemble(
     first_states = FirstStates(flow.steps, metas, checkpoint.imported, checkpoint.files)
     steps = BatchSteps(
         Admission(spark_log, bell, commands, control, estimator, transition),
-        Processing(flow, plan, metas, first_states, outputs, box, gate),
+        Processing(flow, plan, metas, first_states, outputs, box, gate, cutter),
         Committer(
             checkpoint.manifests,
             checkpoint.lease,
@@ -284,6 +303,8 @@ def _assemble(
             control,
             collector,
             _runs_empty_batches(spark),
+            migrations,
+            cutter,
             transition,
         ),
     )
@@ -299,11 +320,12 @@ def _assemble(
         gate,
         handle,
         control,
+        migrations,
         bell,
         checkpoint.lease,
         transition,
     )
-    return engine, commands, reserve, control
+    return engine, commands, reserve, control, migrations
 
 
 def _state_location(checkpoint: OpenCheckpoint, options: Options) -> StateLocation:

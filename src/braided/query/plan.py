@@ -26,6 +26,7 @@ from braided.flow.graph import (
 )
 from braided.flow.inputs import Inputs
 from braided.flow.two_sided import united_sides
+from braided.orders.address import LineAddress
 from braided.spark.placed_frames import PlacedFrames
 from braided.spark.sql_text import quoted
 from braided.store.history.manifest import CarryFile, OperatorMeta
@@ -70,6 +71,7 @@ class FlowPlan:
         reports: Accumulator[list[bytes]],
         divert: bool,
         placed: PlacedFrames | None = None,
+        line: LineAddress | None = None,
     ) -> None:
         self.flow = flow
         self.inputs = inputs
@@ -83,7 +85,7 @@ class FlowPlan:
                 count = before[0] if len(before) == 1 else max(before) + 1
                 step = flow.step(node)
                 meta = metas[step.name]
-                setting = StageSetting(meta, count, location, reports, divert, placed)
+                setting = StageSetting(meta, count, location, reports, divert, placed, line)
                 self.stages[node] = step.stage(setting)
                 self.order[node] = count + 1
             elif isinstance(node, United):
@@ -117,14 +119,12 @@ class BatchFrames:
         spec: BatchSpec,
         tables: Mapping[str, RoutingTable],
         carry: tuple[CarryFile, ...],
-        late_watermark_ms: int,
         run: Callable[[DataFrame], None],
     ) -> None:
         self._plan = plan
         self._spec = spec
         self._tables = tables
         self._carry = carry
-        self._late_ms = late_watermark_ms
         self._run = run
         self._kept: list[DataFrame] = []
         self._frames: dict[Node, _Rows] = {}
@@ -232,13 +232,9 @@ class BatchFrames:
             # In this order: a task of the operator before knows its channel by its partition.
             frame = frame.union(rest)
         keep = plan.ordered or node in plan.flow.before_keyed
-        tagged = keep or self._spec.cut is not None
         table = self._tables[step.name]
-        made = _Rows(
-            stage.apply(StageInput(frame, table, admitted, bool(self._carry), tagged)),
-            stage.order + 1 if tagged else 0,
-        )
-        return made if keep else _Rows(made.without_order(), 0)
+        applied = stage.apply(StageInput(frame, table, admitted, bool(self._carry), keep))
+        return _Rows(applied, stage.order + 1 if keep else 0)
 
     def _input(self, node: Keyed) -> _Rows:
         if len(node.sides) == 1:
@@ -253,10 +249,11 @@ class BatchFrames:
     def _punctual(self, node: Keyed, parent: Node) -> _Rows:
         """A parent's rows without those that are late."""
         rows = self._rows(parent)
-        late = _late(parent)
-        if late is None or not node.step.drops_late_rows or self._late_ms <= 0:
+        late, name = _late(parent), self._plan.flow.step(node).name
+        late_ms = self._spec.behind.get(name, self._spec.late_watermark_ms)
+        if late is None or not node.step.drops_late_rows or late_ms <= 0:
             return rows
-        return _Rows(rows.df.filter(F.expr(late(self._late_ms))), rows.order, rows.admitted)
+        return _Rows(rows.df.filter(F.expr(late(late_ms))), rows.order, rows.admitted)
 
 
 def _late(node: Node) -> Callable[[int], str] | None:

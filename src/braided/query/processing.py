@@ -16,7 +16,10 @@ from braided.control.routing.pins import moved_keys
 from braided.control.routing.table import RoutingTable
 from braided.errors import ChannelMissingError, NondeterministicBatchError, WorkerLostError
 from braided.flow.graph import Flow
+from braided.flow.upstream import ancestors_of
 from braided.query.admission import Admitted
+from braided.query.behind import late_watermarks, left_behind
+from braided.query.cutting import Cutter
 from braided.query.due import due_slots
 from braided.query.first_states import FirstStates
 from braided.query.gate import Gate
@@ -51,6 +54,7 @@ class Processing:
         outputs: Outputs,
         box: ReportBox,
         gate: Gate,
+        cutter: Cutter,
     ) -> None:
         self._flow = flow
         self._plan = plan
@@ -59,6 +63,8 @@ class Processing:
         self._outputs = outputs
         self._box = box
         self._gate = gate
+        self._cutter = cutter
+        self._ancestors = ancestors_of(flow)
         self._packers = {name: ChainPacker() for name in metas}
         self._shipped: dict[str, ShippedChains] = {}
 
@@ -79,13 +85,17 @@ class Processing:
             chains=self._chains(batch, before.view, tables),
             initial={name: state.runs for name, state in initial.items()},
             failpoint=failpoints.armed(),
+            behind=late_watermarks(before),
+            is_watched=self._cutter.watches,
         )
         channels = {name: table.channels for name, table in tables.items()}
         for attempt in range(1, TRIES + 1):
             spec = spec.of_try(uuid.uuid4().hex[:12])
             try:
-                outputs, fed_back = self._run(df, spec, tables, before, steps)
+                with self._cutter.running(spec.token, channels):
+                    outputs, fed_back = self._run(df, spec, tables, before, steps)
                 reports = self._box.take(spec.token, channels)
+                behind = left_behind(self._ancestors, reports, before, times.watermark_ms)
                 break
             except (NondeterministicBatchError, ChannelMissingError) as error:
                 if attempt == TRIES:
@@ -112,6 +122,8 @@ class Processing:
             outputs=outputs,
             fed_back=fed_back,
             initial=initial,
+            behind=behind,
+            cut=self._cutter.taken(),
         )
 
     def _chains(
@@ -132,6 +144,7 @@ class Processing:
     def close(self) -> None:
         """No batch comes any more, and no report is waited for."""
         self._box.close()
+        self._cutter.close()
 
     def _run(
         self,
@@ -151,9 +164,7 @@ class Processing:
         with steps.step("route"):
             failpoints.reach("before-routing")
             df.sparkSession.sparkContext.setJobDescription(f"braided batch {spec.batch}")
-            frames = BatchFrames(
-                self._plan, df, spec, tables, before.view.carry, before.watermark_ms, compute
-            )
+            frames = BatchFrames(self._plan, df, spec, tables, before.view.carry, compute)
         try:
             outputs = self._outputs.prepare(frames, attempt, steps)
             with steps.step("process"):

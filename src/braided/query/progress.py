@@ -35,6 +35,8 @@ _DONE = (
     "cacheErrors",
 )
 """What an operator did in a batch, as against how it is."""
+_OF_BATCHES = ("cluster", "cut", "migration")
+"""Parts that only a batch has."""
 
 
 class StepTimes:
@@ -96,7 +98,7 @@ class ProgressLog:
             }
             for name, operator in before["operators"].items()
         }
-        shown = {name: part for name, part in before.items() if name != "cluster"}
+        shown = {name: part for name, part in before.items() if name not in _OF_BATCHES}
         return {**shown, "operators": operators, "stepsMs": {}}
 
 

@@ -19,7 +19,14 @@ from pyspark.sql import SparkSession
 
 from braided.spark.jvm import java_class
 
-__all__ = ["Executor", "SparkExecutors", "local_cores", "place_of", "runs_on_executors"]
+__all__ = [
+    "Executor",
+    "SparkExecutors",
+    "driver_host",
+    "local_cores",
+    "place_of",
+    "runs_on_executors",
+]
 
 _DYNAMIC = "spark.dynamicAllocation.enabled"
 
@@ -36,6 +43,13 @@ class Executor:
 def place_of(executor: Executor) -> str:
     """The executor as a place for a task; a host is one, too."""
     return f"executor_{executor.host}_{executor.id}"
+
+
+def driver_host(spark: SparkSession) -> str:
+    """The address of this machine that executors know; on a local master nobody else's."""
+    if not runs_on_executors(spark):
+        return "127.0.0.1"
+    return str(spark.sparkContext.getConf().get("spark.driver.host", "127.0.0.1"))
 
 
 def runs_on_executors(spark: SparkSession) -> bool:

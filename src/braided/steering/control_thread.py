@@ -98,6 +98,7 @@ class ControlThread:
         self._size: tuple[int, Amount | None] = (-1, None)
         self._foreseen: dict[int, dict[str, Wish]] = {}
         self._lock = threading.Condition()
+        self._writing = threading.Lock()
         self._batches: deque[CommittedBatch] = deque(maxlen=_WAITING_MAX)
         self._busy = False
         self._closed = False
@@ -157,6 +158,11 @@ class ControlThread:
             self._batches.clear()
             self._lock.notify_all()
         self._events.close()
+
+    def note(self, event: Event) -> None:
+        """For the event log, from another thread than the controller's."""
+        with self._writing:
+            self._events.add((event,))
 
     def summary(self) -> dict[str, Any]:
         """Who decides, and what was decided last, for the progress."""
@@ -262,7 +268,8 @@ class ControlThread:
             return self._closed
 
     def _log(self, events: tuple[Event, ...]) -> None:
-        self._events.add(events)
+        with self._writing:
+            self._events.add(events)
         for event in events:
             if isinstance(event, Failed) and event.policy not in self._warned:
                 self._warned.add(event.policy)

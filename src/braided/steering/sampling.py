@@ -16,14 +16,15 @@ import numpy as np
 from braided.control.measure.estimator import SlotTotals, slot_totals
 from braided.control.measure.view import FlowSample, HeavyKey, OperatorSample
 from braided.control.routing.table import Loads
-from braided.flow.graph import Flow, Keyed, Node
+from braided.flow.graph import Flow
+from braided.flow.upstream import upstream_of
 from braided.hosts.transition import HostFacts
 from braided.store.history.manifest import OperatorVersion, View
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ChannelReport, KeyRows
 
-__all__ = ["COLD_BATCHES", "EAGER_S", "Sampler", "totals_of", "upstream_of", "waiting_rows"]
+__all__ = ["COLD_BATCHES", "EAGER_S", "Sampler", "totals_of", "waiting_rows"]
 
 EAGER_S = 1.0
 """How long a batch may take where no trigger says how often one is wanted."""
@@ -159,22 +160,6 @@ def _heavy(seen: KeyRows) -> HeavyKey:
     # Counted and not estimated, so the bounds are the count itself.
     rows = float(seen.rows)
     return HeavyKey(seen.key, seen.place >> PLACE_SHIFT, rows, rows, rows)
-
-
-def upstream_of(flow: Flow) -> Mapping[str, tuple[str, ...]]:
-    """The operators whose output an operator takes in, by name; none where a source feeds it."""
-
-    def nearest(node: Node) -> list[str]:
-        if isinstance(node, Keyed):
-            return [flow.step(node).name]
-        return [name for parent in flow.parents(node) for name in nearest(parent)]
-
-    return {
-        flow.step(node).name: tuple(
-            dict.fromkeys(name for side in node.sides for name in nearest(side.node))
-        )
-        for node in flow.keyed
-    }
 
 
 def waiting_rows(progress: Mapping[str, Any] | None) -> float:

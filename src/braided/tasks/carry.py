@@ -1,7 +1,7 @@
 """The carry: rows taken in but not yet processed; they are processed first next time.
 
-A task that is told to stop after a number of rows drains the rest of its input into one file. The
-rows keep their order columns, so they come before everything newer. Rows that an operator sends
+A task that is told to stop, beforehand or while it runs, drains the rest of its input into one
+file. The rows keep their order, so they come before everything newer. Rows that an operator sends
 back to one before it come the same way.
 """
 
@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
@@ -21,42 +22,97 @@ from pyspark.sql.types import StructType
 from braided.errors import CheckpointCorruptError
 from braided.store.durable.store import Store
 from braided.store.history.manifest import CarryFile
+from braided.tasks.columns import order_columns
+from braided.tasks.pieces import Pieces
+from braided.tasks.task_line import TaskLine
 
-__all__ = ["Cut", "read_carry", "write_carry"]
+__all__ = ["CarriedColumns", "Cut", "read_carry", "write_carry"]
 
 _PIECE_BYTES = 4 << 20
+_BEFORE_ALL = -(1 << 62)
+"""Where the sequence of rows begins that have lost theirs: ahead of rows that were sent back."""
 
 
 class Cut:
-    """Lets `limit` rows of a task's input through and keeps the rest."""
+    """Lets a task's input through, piece by piece, until it is told to stop; keeps the rest."""
 
-    def __init__(self, chunks: Iterator[pa.RecordBatch], limit: int | None, columns: int) -> None:
+    def __init__(
+        self,
+        chunks: Iterator[pa.RecordBatch],
+        limit: int | None,
+        line: TaskLine,
+        pieces: Pieces,
+    ) -> None:
+        """`limit`: after how many rows to stop, where that is known from the start."""
         self._chunks = chunks
         self._limit = limit
-        self._columns = list(range(columns))
+        self._line = line
+        self._pieces = pieces
         self._rest: pa.RecordBatch | None = None
+        self.rows = 0
+        """Rows that were let through."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether rows were left."""
+        return self._rest is not None
 
     def through(self) -> Iterator[pa.RecordBatch]:
-        """The rows that the task is to process, up to the limit."""
-        if self._limit is None:
-            yield from self._chunks
-            return
-        left = self._limit
+        """The rows that the task is to process."""
         for chunk in self._chunks:
-            if chunk.num_rows > left:
-                self._rest = chunk.slice(left)
-                if left:
-                    yield chunk.slice(0, left)
-                return
-            left -= chunk.num_rows
-            yield chunk
+            begin = 0
+            while begin < chunk.num_rows:
+                limit = self._line.limit(self.rows) if self._limit is None else self._limit
+                if limit is not None and limit <= self.rows:
+                    self._rest = chunk.slice(begin)
+                    return
+                end = self._pieces.begin(chunk, begin)
+                if limit is not None:
+                    end = min(end, begin + limit - self.rows)
+                whole = end - begin == chunk.num_rows
+                yield chunk if whole else chunk.slice(begin, end - begin)
+                self._pieces.end(end - begin)
+                self.rows += end - begin
+                begin = end
+                self._line.went(self.rows)
 
-    def keep(self, files: Store, operator: str, name: str) -> CarryFile | None:
+    def keep(
+        self, files: Store, operator: str, name: str, layout: CarriedColumns
+    ) -> CarryFile | None:
         """Writes what was not let through; None when that is nothing."""
         if self._rest is None:
             return None
         rest = itertools.chain([self._rest], self._chunks)
-        return _write(files, name, operator, (chunk.select(self._columns) for chunk in rest))
+        return _write(files, name, operator, layout.of(rest))
+
+
+class CarriedColumns:
+    """The columns of carried rows: order columns, then the rows' own.
+
+    Where a task's rows came without order columns, they get some that say the order in which they
+    are: rows of one key are in one file, behind one another.
+    """
+
+    def __init__(self, order: int, has_order: bool, width: int) -> None:
+        """`width`: how many columns are the rows' own."""
+        self._order = order
+        self._has_order = has_order
+        self._kept = list(range(width + (order if has_order else 0)))
+
+    def of(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        position = _BEFORE_ALL
+        for chunk in chunks:
+            kept = chunk.select(self._kept)
+            yield kept if self._has_order else self._with_order(kept, position)
+            position += chunk.num_rows
+
+    def _with_order(self, chunk: pa.RecordBatch, position: int) -> pa.RecordBatch:
+        count = chunk.num_rows
+        zeros = pa.array(np.zeros(count, np.int64))
+        sequence = pa.array(np.arange(position, position + count, dtype=np.int64))
+        order = [zeros, sequence, *[zeros] * (self._order - 2)]
+        names = [*order_columns(self._order), *chunk.schema.names]
+        return pa.RecordBatch.from_arrays([*order, *chunk.columns], names=names)
 
 
 def write_carry(df: DataFrame, store: Store, name: str, operator: str) -> CarryFile | None:

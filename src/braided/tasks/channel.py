@@ -26,6 +26,7 @@ from braided.tasks.reports import ChannelReport, KeyRows, SlotReport
 from braided.tasks.slot_meter import SlotMeter
 from braided.tasks.spec import BatchSpec, ChannelSpec
 from braided.tasks.state_location import CacheSetting
+from braided.tasks.task_line import TaskLine, open_line
 
 __all__ = ["Channel", "ChannelSlots", "cache_of_host"]
 
@@ -44,13 +45,20 @@ class Channel:
     """One channel of an operator in one batch. It knows nothing of Spark: Arrow in, Arrow out."""
 
     def __init__(
-        self, spec: ChannelSpec, name: str, batch: BatchSpec, number: int, state: ChannelSlots
+        self,
+        spec: ChannelSpec,
+        name: str,
+        batch: BatchSpec,
+        number: int,
+        state: ChannelSlots,
+        line: TaskLine | None = None,
     ) -> None:
         self.spec = spec
         self.name = name
         self.batch = batch
         self.number = number
         self.state = state
+        self.line = open_line(None, batch, name, number) if line is None else line
         self.files = spec.store
         self.attempt = f"{batch.batch}-{number}-{uuid.uuid4().hex[:12]}"
         self.meter = SlotMeter()
@@ -59,7 +67,13 @@ class Channel:
 
     @classmethod
     def open(cls, spec: ChannelSpec, name: str, batch: BatchSpec, number: int) -> Self:
-        """With the slots at the version before."""
+        """With the slots at the version before.
+
+        Where rows of operators before it may have been left for the next batch, the watermark does
+        not move for it: what they lead to is still to come.
+        """
+        line = open_line(spec.line, batch, name, number)
+        batch = batch.of_operator(name, holds_watermark=line.begins_late)
         store, view = spec.store, OperatorVersion.empty(spec.meta)
         if name in batch.chains:
             shipped = batch.chains[name]
@@ -68,7 +82,7 @@ class Channel:
             view = view.starting_with(batch.initial.get(name, ()))
         cache = cache_of_host(spec.cache, spec.flow, store)
         state = ChannelState(store, cache, name, view, spec.limits)
-        return cls(spec, name, batch, number, state)
+        return cls(spec, name, batch, number, state, line)
 
     def chunks_with_rows(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The chunks that have rows, which are counted; to wait for one is no work."""
@@ -112,6 +126,7 @@ class Channel:
         changes another attempt has in common, if that is not all.
         """
         assert isinstance(self.state, ChannelState), "slots in memory are never reported"
+        self.line.ended(self.rows_in)
         changes = self.state.finish(f"state/{self.name}/{self.attempt}", traits)
         carried = carry()
         meter = self.meter
@@ -155,6 +170,7 @@ class Channel:
             traits=changes.traits,
             bytes_in=self.bytes_in,
             waited_ns=changes.waited_ns,
+            holds_watermark=self.line.begins_late,
         )
 
 

@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from braided.store.history.manifest import CarryFile
 from braided.store.slots.key_codec import KeyCodec
-from braided.tasks.carry import Cut
+from braided.tasks.carry import CarriedColumns, Cut
 from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.heavy_keys import HeavyKeys
+from braided.tasks.pieces import Grain, Pieces
 from braided.tasks.reports import KeyRows
 
 __all__ = ["GroupSource", "GroupedChunk", "group_chunk"]
@@ -70,20 +71,29 @@ class GroupSource:
     """
 
     def __init__(
-        self, channel: Channel, codec: KeyCodec, key_positions: Sequence[int], width: int
+        self,
+        channel: Channel,
+        codec: KeyCodec,
+        key_positions: Sequence[int],
+        width: int,
+        grain: Grain,
     ) -> None:
-        """`width`: how many columns of a row are its own; key positions are counted from them."""
-        first = channel.spec.first_column
+        """`width`: how many columns of a row are its own; key positions are counted from them.
+        `grain`: where the task can stop.
+        """
+        spec = channel.spec
         self._channel = channel
         self._codec = codec
-        self._key_positions = [first + position for position in key_positions]
-        self._kept_columns = first + width
+        self._key_positions = [spec.first_column + position for position in key_positions]
+        self._carried = CarriedColumns(spec.order, spec.keep_order, width)
+        self._grain = grain
         self._heavy = HeavyKeys()
         self._cut: Cut | None = None
 
     def read(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[GroupedChunk]:
         channel = self._channel
-        self._cut = Cut(chunks, channel.batch.cut, self._kept_columns)
+        pieces = Pieces(channel.name, self._grain)
+        self._cut = Cut(chunks, channel.batch.cut, channel.line, pieces)
         for chunk in channel.chunks_with_rows(self._cut.through()):
             grouped = group_chunk(chunk, self._codec, self._key_positions)
             rows_by_slot = _rows_by_slot(grouped)
@@ -96,11 +106,17 @@ class GroupSource:
         """The keys that had most of the rows that were let through."""
         return self._heavy.heaviest(self._channel.rows_in)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether rows are left for the next batch. Timers, which come after the rows, wait."""
+        return self._cut is not None and self._cut.is_cut
+
     def keep_rest(self) -> CarryFile | None:
         """Writes the rows that were not let through, for the next batch."""
         assert self._cut is not None, "nothing has been read"
         channel = self._channel
-        return self._cut.keep(channel.files, channel.name, f"carry/{channel.attempt}.arrow")
+        name = f"carry/{channel.attempt}.arrow"
+        return self._cut.keep(channel.files, channel.name, name, self._carried)
 
 
 def _rows_by_slot(grouped: GroupedChunk) -> list[tuple[int, int]]:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from braided.control.routing.table import RoutingTable
 from braided.store.history.manifest import CarryFile, OperatorMeta, Prepared
 from braided.tasks.first_state import FirstState
 from braided.tasks.reports import ChannelReport
 
-__all__ = ["Outcome"]
+__all__ = ["CutAsked", "Outcome"]
+
+
+@dataclass(frozen=True)
+class CutAsked:
+    """That a batch was to end early while it ran."""
+
+    why: str
+    after_s: float
+    """How long its tasks had been running."""
+    rebalances: bool
+    """Whether the rows that are left are to have a better table."""
 
 
 @dataclass(frozen=True)
@@ -27,3 +38,13 @@ class Outcome:
     fed_back: list[CarryFile]
     initial: Mapping[str, FirstState]
     """What operators in their first batch started with."""
+    behind: Mapping[str, int] = field(default_factory=dict)
+    """The late watermark of operators that rows are left behind."""
+    cut: CutAsked | None = None
+    """What was asked while it ran; whether rows are left is another matter."""
+
+    @property
+    def rows_left(self) -> int:
+        """Rows that tasks took in and did not process."""
+        reports = (report for each in self.reports.values() for report in each)
+        return sum(report.carry.rows for report in reports if report.carry is not None)

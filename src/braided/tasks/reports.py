@@ -76,6 +76,8 @@ class ChannelReport(msgspec.Struct, frozen=True):
     """Until slots were open that were not in the cache as they had to be."""
     executor: str = ""
     """The id of Spark's executor that ran it, where channels have hosts."""
+    holds_watermark: bool = False
+    """Whether the watermark stayed, for it, where it was in the batch before."""
 
     def result(self) -> tuple[str, ...]:
         """Equal for two attempts that did the same."""

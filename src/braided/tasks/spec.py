@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from braided.orders.address import LineAddress
 from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
@@ -51,10 +52,22 @@ class BatchSpec(msgspec.Struct, frozen=True):
     """State that operators in their first batch start with."""
     failpoint: str = ""
     """Where a test wants a task to fail."""
+    behind: dict[str, int] = {}
+    """The late watermark of operators that are behind the others."""
+    is_watched: bool = False
+    """Whether tasks are to tell how far they are."""
 
     def of_try(self, token: str) -> BatchSpec:
         """The same batch, tried anew."""
         return msgspec.structs.replace(self, token=token)
+
+    def of_operator(self, name: str, holds_watermark: bool) -> BatchSpec:
+        """What an operator's tasks go by; for those that hold the watermark, it does not move."""
+        late_ms = self.behind.get(name, self.late_watermark_ms)
+        if late_ms == self.late_watermark_ms and not holds_watermark:
+            return self
+        watermark_ms = late_ms if holds_watermark else self.watermark_ms
+        return msgspec.structs.replace(self, watermark_ms=watermark_ms, late_watermark_ms=late_ms)
 
     def encode(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -79,6 +92,8 @@ class ChannelSpec:
     """How many order columns the input has."""
     keep_order: bool
     """Whether they came along, and the output needs them."""
+    line: LineAddress | None = None
+    """How the driver reaches the tasks; None if it does not."""
 
     @property
     def first_column(self) -> int:

@@ -21,6 +21,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pyspark.util import PythonEvalType
 
 from braided.control.routing.table import RoutingTable
+from braided.orders.address import LineAddress
 from braided.spark.placed_frames import PlacedFrames
 from braided.store.history.manifest import OperatorMeta
 from braided.tasks.columns import order_columns
@@ -44,6 +45,8 @@ class StageSetting:
     """Whether a row whose operator raises goes to the dead letters."""
     placed: PlacedFrames | None = None
     """What runs channels on the hosts that the table names; None where that can't be."""
+    line: LineAddress | None = None
+    """How the driver reaches running tasks; None if it does not."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class KeyedStage:
             "limits": location.limits,
             "order": self.order,
             "keep_order": keep_order,
+            "line": self.setting.line,
         }
 
 

@@ -24,6 +24,7 @@ from braided.tasks.channel import Channel
 from braided.tasks.emitter import OUTPUT_ROWS, Emitter
 from braided.tasks.groups import GroupSource
 from braided.tasks.order import tags_of_rows
+from braided.tasks.pieces import Grain
 from braided.tasks.rehousing import rehouse_keys
 from braided.tasks.reports import ChannelReport
 from braided.tasks.timers import clock_ms, due_timers, timer_tags
@@ -42,12 +43,16 @@ class OperatorRun:
         runtime = _runtime_of(channel, program)
         self._code = UserCode(runtime, channel)
         self._keys = KeyRunner(channel, runtime, self._code)
+        hook = hook_of(program, runtime)
         self._source = GroupSource(
-            channel, program.keys, program.key_positions, len(program.input.fields)
+            channel,
+            program.keys,
+            program.key_positions,
+            len(program.input.fields),
+            Grain.KEY if hook.by_batch else Grain.ROW,
         )
         self._emitter = Emitter(channel.spec)
         self._output = OperatorOutput(self._emitter, program.encoder)
-        hook = hook_of(program, runtime)
         self._reader = InputReader(program, channel.spec.first_column, hook.by_batch)
         self._way = way(OperatorParts(self._keys, hook, self._output, program))
 
@@ -61,7 +66,7 @@ class OperatorRun:
             tags = tags_of_rows(grouped.chunk, spec.order) if spec.keep_order else None
             yield from way.run(self._reader.read(grouped.chunk), tags, groups)
         yield from way.end()
-        if hasattr(program.operator, "onTimer"):
+        if hasattr(program.operator, "onTimer") and not self._source.is_cut:
             yield from self._fire_timers()
         self.channel.meter.leave()
         if self._output.rows:

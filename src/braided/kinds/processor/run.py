@@ -27,6 +27,7 @@ from braided.tasks.channel import Channel
 from braided.tasks.emitter import Emitter
 from braided.tasks.groups import GroupSource
 from braided.tasks.order import Tag, tag_of_row
+from braided.tasks.pieces import Grain
 from braided.tasks.rehousing import rehouse_keys
 from braided.tasks.reports import ChannelReport
 from braided.tasks.rows import RowFactory
@@ -48,7 +49,12 @@ class ProcessorRun:
         self._program = program
         self._code = UserCode(self.runtime, channel)
         self._source = GroupSource(
-            channel, program.keys, program.key_positions, len(program.input.fields)
+            channel,
+            program.keys,
+            program.key_positions,
+            len(program.input.fields),
+            # How many rows a frame has depends on the chunks that were read before.
+            Grain.CHUNK if program.pandas else Grain.ROW,
         )
         self._emitter = Emitter(spec)
         self._output = OutputCollector(program, self._emitter, batch.watermark_ms)
@@ -60,7 +66,7 @@ class ProcessorRun:
         reader = (PandasReader if program.pandas else RowReader)(program, channel.spec.first_column)
         yield from self._handle_rows(Groups(self._source.read(chunks), reader))
         self.runtime.enter("DATA_PROCESSED")
-        if program.time_mode != "None":
+        if program.time_mode != "None" and not self._source.is_cut:
             yield from self._fire_timers()
         if program.expires:
             for number in channel.meter.rows:

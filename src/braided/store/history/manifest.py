@@ -95,6 +95,7 @@ class OperatorPart(msgspec.Struct, frozen=True):
     bytes: int = 0  # likewise
     pins: tuple[PinnedKey, ...] | None = None  # None in a delta: as before
     hosts: tuple[str, ...] | None = None  # of the channels; None in a delta: as before
+    behind_ms: int | None = None  # its late watermark, where that is behind the batch's
     older: str = ""  # in a full manifest the live runs of batches before, see pack_runs
 
 
@@ -158,6 +159,7 @@ class OperatorVersion:
     """An operator at a batch. Immutable."""
 
     __slots__ = (
+        "behind_ms",
         "bytes",
         "chains",
         "channels",
@@ -182,7 +184,9 @@ class OperatorVersion:
         bytes: int,
         pins: tuple[PinnedKey, ...] = (),
         hosts: tuple[str, ...] = (),
+        behind_ms: int | None = None,
     ) -> None:
+        self.behind_ms = behind_ms
         self.pins = pins
         self.hosts = hosts
         self.meta = meta
@@ -267,7 +271,17 @@ class OperatorVersion:
         pins = self.pins if part.pins is None else part.pins
         hosts = self.hosts if part.hosts is None else part.hosts
         return OperatorVersion(
-            meta, part.channels, table, part.epoch, chains, due, part.keys, part.bytes, pins, hosts
+            meta,
+            part.channels,
+            table,
+            part.epoch,
+            chains,
+            due,
+            part.keys,
+            part.bytes,
+            pins,
+            hosts,
+            part.behind_ms,
         )
 
 
@@ -359,6 +373,7 @@ def to_full(view: View, delta: Manifest) -> Manifest:
             bytes=after.bytes,
             pins=after.pins,
             hosts=after.hosts,
+            behind_ms=after.behind_ms,
             older=_packed(live[: len(live) - len(own)], after.table),
         )
     return msgspec.structs.replace(

@@ -1,0 +1,160 @@
+"""What a migration is told, and what it wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = [
+    "BatchBegan",
+    "BatchEnded",
+    "Confine",
+    "Cut",
+    "End",
+    "Event",
+    "Instruction",
+    "Kill",
+    "Move",
+    "Outcome",
+    "Pause",
+    "Prepare",
+    "Prepared",
+    "Request",
+    "Resume",
+    "Seen",
+    "StopAsked",
+    "Strategy",
+    "TimeUp",
+]
+
+
+class Strategy(Enum):
+    """How the rows that are in flight are treated."""
+
+    DSM = "dsm"
+    """Executors are killed; what they were doing is done again."""
+    DCR = "dcr"
+    """The running batch is drained first."""
+    CCR = "ccr"
+    """The running batch is captured: what is not done of it is carried."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """From which executors to which: those that stay, those that leave, and how many come.
+
+    `hosts`: where newcomers have to be to count, if that matters.
+    """
+
+    stay: frozenset[str]
+    leave: frozenset[str]
+    come: int
+    hosts: frozenset[str] | None = None
+
+
+# -- events --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The executors that there are, with their hosts."""
+
+    executors: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """State and workers are where they were wanted, as far as that went well."""
+
+    executors: frozenset[str]
+
+
+@dataclass(frozen=True)
+class BatchBegan:
+    """A batch begins; `confined` if by tables that name no other hosts than they may."""
+
+    confined: bool
+
+
+@dataclass(frozen=True)
+class BatchEnded:
+    """A batch is committed and published."""
+
+    confined: bool
+
+
+@dataclass(frozen=True)
+class TimeUp:
+    """It has taken longer than it may."""
+
+
+@dataclass(frozen=True)
+class StopAsked:
+    """The query ends."""
+
+
+Event = Seen | Prepared | BatchBegan | BatchEnded | TimeUp | StopAsked
+
+# -- instructions --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Request:
+    """So many executors are wanted in all."""
+
+    total: int
+
+
+@dataclass(frozen=True)
+class Kill:
+    """These executors go."""
+
+    executors: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Workers are started and slots fetched on these executors, as if channels were there."""
+
+    executors: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Pause:
+    """No batch begins."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Batches begin again."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The running batch ends early."""
+
+
+@dataclass(frozen=True)
+class Confine:
+    """From the next batch on, channels are on these executors only; None: wherever they like."""
+
+    executors: frozenset[str] | None
+
+
+class Outcome(Enum):
+    """How a migration ended."""
+
+    DONE = "done"
+    UNDONE = "undone"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class End:
+    """It is over."""
+
+    outcome: Outcome
+    why: str = ""
+
+
+Instruction = Request | Kill | Prepare | Pause | Resume | Cut | Confine | End

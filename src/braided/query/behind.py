@@ -1,0 +1,51 @@
+"""Operators that a batch which was cut leaves behind the watermark.
+
+Rows that an operator left for the next batch lead to rows of those after it, which would be late
+there, and come after timers had fired, if the watermark had moved for them meanwhile. So it does
+not: tasks that begin when the batch is being ended keep that of the batch before, and the operator
+goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from braided.errors import NondeterministicBatchError
+from braided.query.version import Version
+from braided.tasks.reports import ChannelReport
+
+__all__ = ["late_watermarks", "left_behind"]
+
+
+def late_watermarks(version: Version) -> dict[str, int]:
+    """By which watermark rows are late for operators that are behind the others."""
+    return {
+        name: operator.behind_ms
+        for name, operator in version.view.operators.items()
+        if operator.behind_ms is not None
+    }
+
+
+def left_behind(
+    ancestors: Mapping[str, frozenset[str]],
+    reports: Mapping[str, Sequence[ChannelReport]],
+    before: Version,
+    watermark_ms: int,
+) -> dict[str, int]:
+    """The operators behind which rows are left, each with the watermark that it keeps."""
+    known = late_watermarks(before)
+    cut = {name for name, each in reports.items() if any(r.carry is not None for r in each)}
+    behind = {}
+    for name, each in reports.items():
+        late_ms = known.get(name, before.watermark_ms)
+        if late_ms >= watermark_ms or not ancestors[name] & cut:
+            continue
+        ahead = [report.channel for report in each if not report.holds_watermark]
+        if ahead:
+            raise NondeterministicBatchError(
+                f"channels {ahead} of operator {name!r} did not hear that the batch was cut before "
+                "them, and have let the watermark pass rows that are still to come; the batch is "
+                "not committed"
+            )
+        behind[name] = late_ms
+    return behind

@@ -1,0 +1,107 @@
+"""Ending a running batch early: its tasks stop, and what they have not done is carried.
+
+A cut is asked for by a user, by a migration, or by what watches batches (`query/watching.py`). It
+goes out to the tasks over the control path and is nothing but a request: who does not hear of it
+does all its rows. What becomes true is what the reports say.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from braided.orders.address import LineAddress
+from braided.orders.post import OrderPost
+from braided.query.watching import Watch
+from braided.spark.executors import driver_host
+from braided.spark.stage_rows import StageRows
+from braided.tasks.outcome import CutAsked
+
+__all__ = ["Cutter", "open_cutter"]
+
+log = logging.getLogger("braided")
+
+
+class Cutter:
+    """Knows which try of a batch is running, and can end it."""
+
+    def __init__(self, watched_rows: Callable[[int], int | None] | None = None) -> None:
+        """`watched_rows`: how many rows a stage has to do; None if nobody watches."""
+        self._post: OrderPost | None = None
+        self._watch = None if watched_rows is None else Watch(watched_rows, self.cut)
+        self._lock = threading.Lock()
+        self._token = ""
+        self._begun_s = 0.0
+        self._asked: CutAsked | None = None
+
+    def listen(self, host: str) -> None:
+        """Lets tasks reach the driver; where that can't be, no batch ends early."""
+        try:
+            self._post = OrderPost(host, None if self._watch is None else self._watch.hear)
+        except OSError as error:
+            log.warning("running tasks can't be reached, so no batch ends early: %s", error)
+
+    @property
+    def address(self) -> LineAddress | None:
+        """Where tasks reach the driver; None where they do not."""
+        return None if self._post is None else self._post.address
+
+    @property
+    def watches(self) -> bool:
+        """Whether tasks are to tell how far they are."""
+        return self._watch is not None and self._post is not None
+
+    @contextmanager
+    def running(self, token: str, channels: Mapping[str, int]) -> Iterator[None]:
+        """While the tasks of a try run, on so many channels by operator."""
+        if self._watch is not None:
+            self._watch.began(token, channels)
+        with self._lock:
+            self._token, self._begun_s, self._asked = token, time.monotonic(), None
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._token = ""
+            if self._post is not None:
+                self._post.forget(token)
+
+    def cut(self, why: str, token: str | None = None, *, rebalances: bool = True) -> bool:
+        """Asks the tasks of the running batch to stop; False where none is running, or not the
+        try that is meant. `rebalances`: whether the rest is to have a better table.
+        """
+        with self._lock:
+            if self._post is None or not self._token or token not in (None, self._token):
+                return False
+            if self._asked is None:
+                self._asked = CutAsked(why, time.monotonic() - self._begun_s, rebalances)
+                self._post.stop(self._token)
+            return True
+
+    def taken(self) -> CutAsked | None:
+        """What was asked of the newest try, if anything."""
+        with self._lock:
+            return self._asked
+
+    def learn(self, batch_s: float, tasks_s: float) -> None:
+        """A batch took so long, of which its slowest tasks so much."""
+        if self._watch is not None:
+            self._watch.learn(batch_s, tasks_s)
+
+    def close(self) -> None:
+        if self._post is not None:
+            self._post.close()
+        if self._watch is not None:
+            self._watch.close()
+
+
+def open_cutter(spark: SparkSession, is_watched: bool) -> Cutter:
+    """For the batches of a query; whether it is to end those that one channel holds up."""
+    cutter = Cutter(StageRows(spark).read_by if is_watched else None)
+    cutter.listen(driver_host(spark))
+    return cutter

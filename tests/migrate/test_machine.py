@@ -1,0 +1,225 @@
+"""A migration's state machine: whatever happens, it ends, and channels have somewhere to be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braided.migrate.machine import Machine, Phase
+from braided.migrate.steps import (
+    BatchBegan,
+    BatchEnded,
+    Confine,
+    Cut,
+    End,
+    Event,
+    Instruction,
+    Kill,
+    Move,
+    Outcome,
+    Pause,
+    Prepare,
+    Prepared,
+    Request,
+    Resume,
+    Seen,
+    StopAsked,
+    Strategy,
+    TimeUp,
+)
+
+FOUR = {"1": "a", "2": "b", "3": "c", "4": "d"}
+IN = Move(frozenset("12"), frozenset("34"), 0)
+OUT = Move(frozenset("12"), frozenset(), 2)
+
+
+def ids(text: str) -> frozenset[str]:
+    return frozenset(text)
+
+
+def seen(text: str) -> Seen:
+    return Seen({id: f"h{id}" for id in text})
+
+
+class TestTheUsualWay:
+    def test_dcr_in_drains_the_batch_before_anything_moves(self) -> None:
+        machine = Machine(Strategy.DCR, IN, Seen(FOUR), is_running=True)
+        assert machine.begin() == [Prepare(ids("12"))]
+        assert machine.on(Prepared(ids("12"))) == [Pause()]
+        assert machine.on(Seen(FOUR)) == []
+        assert machine.on(BatchEnded(False)) == [Confine(ids("12")), Resume()]
+        assert machine.on(BatchBegan(True)) == []
+        assert machine.on(BatchEnded(True)) == [Kill(ids("34"))]
+        assert machine.on(seen("12")) == [End(Outcome.DONE)]
+        assert machine.on(seen("12")) == []
+
+    def test_ccr_ends_the_running_batch_early(self) -> None:
+        machine = Machine(Strategy.CCR, IN, Seen(FOUR), is_running=True)
+        machine.begin()
+        assert machine.on(Prepared(ids("12"))) == [Pause(), Cut()]
+
+    def test_ccr_between_two_batches_moves_at_once(self) -> None:
+        machine = Machine(Strategy.CCR, IN, Seen(FOUR), is_running=False)
+        machine.begin()
+        assert machine.on(Prepared(ids("12"))) == [Pause(), Confine(ids("12")), Resume()]
+
+    def test_out_waits_for_the_newcomers_and_keeps_those_that_were_there(self) -> None:
+        machine = Machine(Strategy.CCR, OUT, seen("12"), is_running=True)
+        assert machine.begin() == [Request(4)]
+        assert machine.on(seen("123")) == []
+        assert machine.on(seen("1234")) == [Prepare(ids("1234"))]
+        assert machine.on(Prepared(ids("1234"))) == [Pause(), Cut()]
+        machine.on(BatchEnded(False))
+        assert machine.on(BatchEnded(True)) == [End(Outcome.DONE)]
+
+    def test_dsm_kills_first_and_asks_for_what_is_missing(self) -> None:
+        everybody = Move(frozenset(), ids("1234"), 4)
+        machine = Machine(Strategy.DSM, everybody, Seen(FOUR), is_running=True)
+        assert machine.begin() == [Kill(ids("1234")), Request(4)]
+        assert machine.on(seen("567")) == []
+        assert machine.on(seen("5678")) == [Confine(ids("5678"))]
+        assert machine.on(BatchEnded(True)) == [End(Outcome.DONE)]
+
+    def test_newcomers_on_other_hosts_than_the_wanted_do_not_count(self) -> None:
+        move = Move(ids("1"), ids("2"), 1, frozenset({"h1", "h9"}))
+        machine = Machine(Strategy.DCR, move, seen("12"), is_running=False)
+        machine.begin()
+        assert machine.on(seen("123")) == []
+        assert machine.on(seen("1239")) == [Prepare(ids("19"))]
+
+
+class TestWhenSomethingGoesWrong:
+    def test_an_executor_that_is_lost_before_the_move_is_waited_for_again(self) -> None:
+        machine = Machine(Strategy.DCR, OUT, seen("12"), is_running=True)
+        machine.begin()
+        machine.on(seen("1234"))
+        machine.on(Prepared(ids("1234")))
+        assert machine.on(seen("123")) == [Request(4), Resume()]
+        assert machine.on(seen("1235")) == [Prepare(ids("1235"))]
+
+    def test_time_that_is_up_takes_everything_back(self) -> None:
+        machine = Machine(Strategy.CCR, OUT, seen("12"), is_running=True)
+        machine.begin()
+        machine.on(seen("1234"))
+        machine.on(Prepared(ids("1234")))
+        assert machine.on(TimeUp()) == [
+            Confine(None),
+            Kill(ids("34")),
+            Resume(),
+            End(Outcome.UNDONE, "the running batch did not end in time"),
+        ]
+
+    def test_what_dsm_has_killed_is_asked_for_again(self) -> None:
+        machine = Machine(Strategy.DSM, IN, Seen(FOUR), is_running=True)
+        assert machine.begin() == [Kill(ids("34")), Request(2), Confine(ids("12"))]
+        undone = machine.on(TimeUp())
+        assert undone[:2] == [Confine(None), Request(4)]
+
+    def test_a_query_that_stops_is_not_left_paused(self) -> None:
+        machine = Machine(Strategy.DCR, IN, Seen(FOUR), is_running=True)
+        machine.begin()
+        machine.on(Prepared(ids("12")))
+        assert machine.on(StopAsked()) == [Resume(), End(Outcome.STOPPED, "the query was stopped")]
+
+
+# -- whatever order events come in ---------------------------------------------------------
+
+executors = st.frozensets(st.sampled_from("12345678"), max_size=8)
+events: st.SearchStrategy[Event] = st.one_of(
+    executors.map(lambda there: Seen({id: f"h{id}" for id in there})),
+    executors.map(Prepared),
+    st.booleans().map(BatchBegan),
+    st.booleans().map(BatchEnded),
+    st.sampled_from([TimeUp(), StopAsked()]),
+)
+
+
+@st.composite
+def moves(draw: st.DrawFn) -> Move:
+    stay = draw(st.frozensets(st.sampled_from("1234")))
+    come = draw(st.integers(0 if stay else 1, 4))
+    hosts = draw(st.none() | st.frozensets(st.sampled_from("12345678").map("h{}".format)))
+    return Move(stay, frozenset("1234") - stay, come, hosts)
+
+
+class World:
+    """Does what a machine says, and looks that nothing is done that must not be."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy = strategy
+        self.there = frozenset("1234")
+        self.confined_to: frozenset[str] | None = None
+        self.is_paused = False
+        self.ends: list[End] = []
+
+    def do(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            assert not self.ends, "it goes on after its end"
+            if isinstance(instruction, Kill):
+                self.kill(instruction.executors)
+            elif isinstance(instruction, Confine):
+                self.confined_to = instruction.executors
+                assert instruction.executors is None or instruction.executors & self.there
+            elif isinstance(instruction, Pause):
+                assert not self.is_paused
+                self.is_paused = True
+            elif isinstance(instruction, Resume):
+                assert self.is_paused
+                self.is_paused = False
+            elif isinstance(instruction, Request):
+                assert instruction.total > 0
+            elif isinstance(instruction, End):
+                self.ends.append(instruction)
+
+    def kill(self, going: frozenset[str]) -> None:
+        first = self.strategy is Strategy.DSM and self.confined_to is None
+        if not first:
+            assert self.there - going, "nobody is left to own a slot"
+            assert self.confined_to is None or not going & self.confined_to
+
+
+@given(strategy=st.sampled_from(Strategy), move=moves(), running=st.booleans(), data=st.data())
+def test_it_ends_and_never_with_a_slot_owned_by_nobody(
+    strategy: Strategy, move: Move, running: bool, data: st.DataObject
+) -> None:
+    world = World(strategy)
+    machine = Machine(strategy, move, seen("1234"), running)
+    world.do(machine.begin())
+    for event in data.draw(st.lists(events, max_size=30)):
+        if isinstance(event, Seen):
+            world.there = frozenset(event.executors)
+        world.do(machine.on(event))
+    world.do(machine.on(TimeUp()))
+    assert machine.phase is Phase.ENDED
+    assert len(world.ends) == 1
+    assert not world.is_paused, "batches would never begin again"
+    if world.ends[0].outcome is Outcome.UNDONE:
+        assert world.confined_to is None
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+@pytest.mark.parametrize("move", [IN, OUT])
+def test_a_world_that_does_as_it_is_told_comes_to_the_end(strategy: Strategy, move: Move) -> None:
+    there = set("12" if move is OUT else "1234")
+    machine = Machine(strategy, move, seen("".join(there)), is_running=True)
+    waiting: list[Instruction] = machine.begin()
+    newcomers = iter("56789")
+    for _ in range(20):
+        following: list[Instruction] = []
+        for instruction in waiting:
+            if isinstance(instruction, Request):
+                while len(there) < instruction.total:
+                    there.add(next(newcomers))
+            elif isinstance(instruction, Kill):
+                there -= instruction.executors
+            elif isinstance(instruction, Prepare):
+                following += machine.on(Prepared(instruction.executors))
+            elif isinstance(instruction, End):
+                assert instruction.outcome is Outcome.DONE
+                assert machine.destination == there
+                return
+        following += machine.on(seen("".join(there)))
+        following += machine.on(BatchEnded(machine.phase is Phase.MOVED))
+        waiting = following
+    raise AssertionError("it did not end")
