@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, str] = {
     "store": "errors failpoints",
     "control": "",
     "orders": "errors",
+    "migrate": "",
     "sim": "control",
     "options": "errors control",
     "operator": "errors store",
@@ -52,9 +53,10 @@ MAY_IMPORT: dict[str, str] = {
     "inspect": "errors store tasks flow kinds",
     "hosts": "errors release store control orders options spark tasks",
     "steering": "errors store control orders options spark tasks flow kinds hosts",
-    "query": "errors failpoints store control orders options spark tasks flow sinks hosts steering",
-    "api": "errors store control orders options operator dict_functions spark tasks flow kinds"
-    " sinks inspect query",
+    "query": "errors failpoints store control orders migrate options spark tasks flow sinks hosts"
+    " steering",
+    "api": "errors store control orders migrate options operator dict_functions spark tasks flow"
+    " kinds sinks inspect query",
     "import_state": "errors store spark kinds",
     "testing": "errors failpoints store control operator spark tasks flow kinds query api",
     FACE: "errors release operator dict_functions api testing",
@@ -75,6 +77,7 @@ PURE: dict[str, tuple[str, ...]] = {
     "store": (),
     "control": (),
     "orders": (),
+    "migrate": (),
     "sim": (),
     "options": (),
     "operator": SPARK_VALUES,

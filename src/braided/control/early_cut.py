@@ -53,12 +53,12 @@ def reason_to_cut(
     """
     ended = [channel for channel in channels if channel.ended]
     running = [channel for channel in channels if not channel.ended]
-    if not running or len(channels) < count or len(ended) < _ENDED_SHARE * count:
+    if not running or not ended or len(channels) < count or len(ended) < _ENDED_SHARE * count:
         return None
     done, spent_s = sum(c.rows for c in running), sum(c.seconds for c in running)
-    if not done:
-        return None  # nothing is known of what its rows cost
     left = rows - sum(channel.rows for channel in channels)
+    if not done or left <= 0:
+        return None  # nothing is known of what its rows cost, or they are done
     # If one of them has more of the rest than another, it takes longer than this.
     rest_s = left * (spent_s / done) / len(running)
     others_s = median(channel.seconds for channel in ended)

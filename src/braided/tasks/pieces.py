@@ -43,7 +43,7 @@ class Pieces:
     def begin(self, chunk: pa.RecordBatch, begin: int) -> int:
         """A piece begins with this row of a chunk, now; where it ends."""
         self._begun_ns = perf_counter_ns()
-        rows = chunk.num_rows
+        rows: int = chunk.num_rows
         end = min(begin + self._rows, rows)
         if self._grain is Grain.CHUNK or end == rows:
             return rows

@@ -1,0 +1,144 @@
+"""Batches that end early: what is committed and what is left add up, whenever they are cut."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+
+import braided
+from braided.api.query import ElasticQuery
+from braided.errors import QueryStoppedError
+from support.stream_harness import Feed, Lab, wait_until
+
+SCHEMA = "k string, seq bigint"
+ROW_S = 0.004
+
+
+def slow(mark: Path | None = None) -> type[braided.Operator]:
+    """Keeps what it sees in order, a row at a time, and leaves a mark when it has begun."""
+
+    class Log(braided.Operator):
+        seen: list[int] = []  # noqa: RUF012
+
+        def onRow(self, row: Any) -> Iterator[Any]:
+            if mark is not None and not mark.exists():
+                mark.touch()
+            time.sleep(ROW_S)
+            self.seen.append(row.seq)
+            yield row
+
+    return Log
+
+
+def cut_when_begun(query: ElasticQuery, mark: Path) -> None:
+    """Cuts the running batch once a row of it is being processed."""
+    wait_until(mark.exists, "a row is processed")
+    assert query.cut()
+
+
+def rows(start: int, count: int, keys: int = 10) -> list[tuple[str, int]]:
+    return [(f"k{i % keys}", i) for i in range(start, start + count)]
+
+
+def sections(query: ElasticQuery) -> dict[int, dict[str, Any]]:
+    return {p["batchId"]: p["braided"] for p in query.recentProgress if "braided" in p}
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_rest_of_a_batch_that_is_cut_comes_next(
+    lab: Lab, tmp_path: Path, ordered: bool
+) -> None:
+    feed, mark = lab.feed(SCHEMA), tmp_path / "begun"
+    flow = braided.stream(feed.frame()).groupBy("k").apply(slow(mark), SCHEMA).name("one")
+    feed.add(rows(0, 1000))
+    query = lab.start(flow, channels=2, slots=8, orderPreserving=ordered)
+    cut_when_begun(query, mark)
+    query.processAllAvailable()
+    shown = sections(query)
+    query.stop()
+    assert shown[0]["cut"]["why"] == "query.cut() was called"
+    assert shown[0]["cut"]["rowsLeft"] == shown[0]["carryRows"] > 0
+    assert shown[0]["operators"]["one"]["rows"] + shown[0]["carryRows"] == 1000
+    assert shown[max(shown)]["carryRows"] == 0
+    assert sorted(lab.rows()) == sorted(rows(0, 1000))
+    assert lab.state(flow) == {(f"k{n}",): {"seen": list(range(n, 1000, 10))} for n in range(10)}
+    with pytest.raises(QueryStoppedError, match="cut"):
+        query.cut()
+
+
+EPOCH = datetime(2024, 1, 1)
+SPAN_S = 10
+
+
+def timed(feed: Feed, mark: Path, marked: str) -> braided.Stream:
+    """Rows pass an operator to another, which counts them and says the count when a span is over.
+
+    Both take their time, and `marked` leaves the mark.
+    """
+
+    class Passes(braided.Operator):
+        n: int = 0
+
+        def onRow(self, row: Any) -> Iterator[Any]:
+            if marked == "passes" and row.seq >= 100:
+                mark.touch()
+            time.sleep(ROW_S)
+            self.n += 1
+            yield (row.k, row.t, row.seq)
+
+    class Counts(braided.Operator):
+        by_span: dict[int, int] = {}  # noqa: RUF012
+
+        def onRow(self, row: Any) -> None:
+            if marked == "counts" and row.seq >= 100:
+                mark.touch()
+            time.sleep(ROW_S)
+            over_ms = int(row.t.timestamp() // SPAN_S + 1) * SPAN_S * 1000
+            self.by_span[over_ms] = self.by_span.get(over_ms, 0) + 1
+            self.setTimer(over_ms)
+
+        def onTimer(self, fired: Any) -> Iterator[Any]:
+            yield (self.key.g, fired, self.by_span[int(fired.timestamp() * 1000)])
+
+    stream = braided.stream(feed.frame(maxFilesPerTrigger=1).withWatermark("t", "0 seconds"))
+    passed = stream.groupBy("k").apply(Passes, "k string, t timestamp, seq bigint").name("passes")
+    grouped = passed.groupBy(F.expr("bigint(substring(k, 2)) % 3").alias("g"))
+    counted = grouped.apply(Counts, "g bigint, fired timestamp, n bigint", timeMode="EventTime")
+    return counted.name("counts")
+
+
+@pytest.mark.parametrize("marked", ["passes", "counts"])
+def test_timers_and_the_watermark_wait_for_rows_that_are_left(
+    lab: Lab, tmp_path: Path, marked: str
+) -> None:
+    feed, mark = lab.feed("k string, t timestamp, seq bigint"), tmp_path / "begun"
+    spans = [
+        [
+            (f"k{i % 10}", EPOCH + timedelta(seconds=span * SPAN_S + 1 + i / 100), span * 100 + i)
+            for i in range(100 if span != 1 else 500)
+        ]
+        for span in range(4)
+    ]
+    for span in spans:
+        feed.add(span)
+    query = lab.start(timed(feed, mark, marked), channels=2, slots=8)
+    cut_when_begun(query, mark)
+    query.processAllAvailable()
+    shown = sections(query)
+    query.stop()
+    cut = next(section for section in shown.values() if "cut" in section)
+    assert cut["cut"]["rowsLeft"] > 0
+    # What a key had counted when a span was over: all of it.
+    expected = []
+    for number, span in enumerate(spans[:-1]):
+        counts = Counter(int(k[1:]) % 3 for k, _, _ in span)
+        over = EPOCH + timedelta(seconds=(number + 1) * SPAN_S)
+        expected += [(g, over, n) for g, n in counts.items()]
+    assert sorted(lab.rows()) == sorted(expected)
