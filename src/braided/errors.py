@@ -7,6 +7,7 @@ BraidedError
 │   └── UnsupportedError           a call that has no meaning on a keyed, per-batch stream
 ├── WorkerPythonError          set PYSPARK_PYTHON: Spark's workers can't run Braided's tasks
 ├── QueryStoppedError          start the query again: it runs no more
+├── NoEarlierTableError        go back fewer steps: no routing table is known from so long ago
 ├── CheckpointError            look at the checkpoint: the query refuses to touch it
 │   ├── CheckpointMismatchError    it belongs to another flow, or the flow has changed
 │   ├── CheckpointCorruptError     a file is damaged or missing
@@ -38,6 +39,7 @@ __all__ = [
     "CheckpointWriteError",
     "DefinitionError",
     "FencedError",
+    "NoEarlierTableError",
     "NondeterministicBatchError",
     "OperatorDefinitionError",
     "OperatorError",
@@ -78,6 +80,10 @@ class WorkerPythonError(BraidedError, RuntimeError):
 
 class QueryStoppedError(BraidedError, RuntimeError):
     """Something was asked of a query that runs no more."""
+
+
+class NoEarlierTableError(BraidedError, LookupError):
+    """A query was told to go back further than the routing tables that are known."""
 
 
 class CheckpointError(BraidedError):

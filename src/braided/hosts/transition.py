@@ -23,6 +23,7 @@ from typing import Any
 from braided.control.measure.estimator import SlotTotals, at_full_speed
 from braided.control.measure.host_speed import HostSpeeds, SlotRuns
 from braided.control.measure.moving_cost import CatchUp, MovingCost, MovingRates
+from braided.control.planned_change import PlannedChange, SlotFacts, plan_change
 from braided.control.routing.host_choice import ChannelDemand, Host, choose_hosts, moved_bytes
 from braided.control.routing.residence import Residence
 from braided.control.routing.table import Loads, RoutingTable
@@ -160,6 +161,22 @@ class Transition:
             errand.done = self._errands.start(lambda: self._fetch(errand, view, missing))
         return self._fetching.is_waited_for()
 
+    def plan(self, before: Tables, wanted: Tables, loads: Mapping[str, Loads]) -> PlannedChange:
+        """What the wanted tables would change, on the hosts that were there in the last batch.
+        Executors that would be asked for are not counted on. For any thread.
+        """
+        target, facts = dict(wanted), {name: SlotFacts(load) for name, load in loads.items()}
+        if all(self.hosts.knows(name) for name in wanted):
+            available = self._available(wanted)
+            target = self._placed(wanted, before, available) if available else target
+            facts = {
+                name: SlotFacts(load, self.hosts.state_bytes(name), self.hosts.residence(name))
+                for name, load in loads.items()
+            }
+        hosts = {host for tables in (before, target) for t in tables.values() for host in t.hosts}
+        speeds = {host: self._speeds.speed(host) for host in hosts}
+        return plan_change(before, target, facts, self._moving.rates(), speeds, self._prefetch)
+
     def saw(self, outcome: Outcome, totals: Mapping[str, SlotTotals]) -> dict[str, SlotTotals]:
         """A batch is committed: where it ran is known, and who is not needed can go. What its slots
         would have taken on the fastest host.
@@ -265,7 +282,7 @@ class Transition:
                     has = residence.of_slot == number
                     weights[host] = weights.get(host, 0.0) + float(size[has].sum()) + has.sum()
             named = {host for table in wanted.values() for host in table.hosts}
-            cores = self._fleet.choose(cores, named, weights)
+            cores = self._fleet.choose(cores, named, weights, self._fleet.executors_for(wanted))
         return [Host(name, n, self._speeds.speed(name)) for name, n in sorted(cores.items())]
 
     def _has_grown(self, fleet: Fleet, wanted: Tables) -> bool:

@@ -26,7 +26,7 @@ from braided.query.outputs import Outputs
 from braided.query.plan import FlowPlan
 from braided.query.processing import Processing
 from braided.query.progress import ProgressLog, StepTimes, section
-from braided.query.stored_tables import table_of
+from braided.query.stored_tables import StoredHistory, table_of
 from braided.query.version import Version
 from braided.sinks.base import Sink, SinkSetting
 from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
@@ -36,6 +36,7 @@ from braided.spark.query_handle import BatchCall, QueryHandle
 from braided.spark.tick import Bell
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
+from braided.steering.dry_run import DryRuns
 from braided.steering.event_log import open_event_log
 from braided.steering.policy_settings import policies_of
 from braided.steering.reserve import TASK_MODULES, Reserve
@@ -91,6 +92,7 @@ class OpenQuery:
     """What Spark is to call for every batch."""
     engine: Engine
     commands: Commands
+    dry_runs: DryRuns
     reserve: Reserve
     control: ControlThread
     handle: QueryHandle
@@ -125,7 +127,7 @@ def open_query(
     try:
         checkpoint = _open_checkpoint(root, files, lease, flow, options)
         bell = Bell(checkpoint.tick)
-        engine, commands, reserve, control = _assemble(
+        engine, commands, dry_runs, reserve, control = _assemble(
             checkpoint, inputs, sinks, options, spark, handle, bell, box, interval_s
         )
         return OpenQuery(
@@ -135,6 +137,7 @@ def open_query(
             call=BatchCall(engine.run),
             engine=engine,
             commands=commands,
+            dry_runs=dry_runs,
             reserve=reserve,
             control=control,
             handle=handle,
@@ -238,7 +241,7 @@ def _assemble(
     bell: Bell,
     box: ReportBox,
     interval_s: float,
-) -> tuple[Engine, Commands, Reserve, ControlThread]:
+) -> tuple[Engine, Commands, DryRuns, Reserve, ControlThread]:
     version, spark_log, metas = checkpoint.version, checkpoint.spark_log, checkpoint.metas
     flow = checkpoint.flow
     location = _state_location(checkpoint, options)
@@ -259,7 +262,9 @@ def _assemble(
     progress = ProgressLog(control)
     progress.first = {**_section_before(version, metas, estimator), "control": control.summary()}
     collector = Collector(checkpoint.files, checkpoint.manifests, options.retained_manifests)
-    collector.collect_orphans()
+    stored = StoredHistory()
+    collector.collect_orphans(stored.see)
+    version = replace(version, history=stored.history)
     outputs = Outputs(flow.ends, _open_sinks(sinks, checkpoint, spark), checkpoint.outputs)
     gate = Gate()
     first_states = FirstStates(flow.steps, metas, checkpoint.imported, checkpoint.files)
@@ -303,7 +308,7 @@ def _assemble(
         checkpoint.lease,
         transition,
     )
-    return engine, commands, reserve, control
+    return engine, commands, DryRuns(commands, estimator, transition), reserve, control
 
 
 def _state_location(checkpoint: OpenCheckpoint, options: Options) -> StateLocation:
