@@ -21,11 +21,11 @@ from braided.control.measure.moving_cost import MovingRates
 from braided.control.routing.balance import imbalance
 from braided.control.routing.residence import NOWHERE, Residence
 from braided.control.routing.table import Loads, RoutingTable
+from braided.control.routing.words import counted, seconds_in_words, size_in_words
 
 __all__ = ["OperatorChange", "PlannedChange", "SlotFacts", "SlotMove", "plan_change"]
 
 _EVERY_HOST_AS_FAST: Mapping[str, float] = MappingProxyType({})
-_KILO = 1000
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,13 @@ class OperatorChange:
 
     def __str__(self) -> str:
         before, after = self.channels_before, self.channels_after
-        parts = [f"{before} -> {after} channels" if before != after else f"{after} channels"]
+        parts = [f"{before} -> {after} channels" if before != after else counted(after, "channel")]
         slots = self.after.slots.size
         rerouted = sum(move.from_channel != move.to_channel for move in self.moves)
         parts.append(f"{rerouted} of {slots} slots change channels")
         if self.slots_to_other_hosts:
-            size = _size(self.bytes_to_other_hosts)
-            parts.append(f"{_count(self.slots_to_other_hosts, 'slot')} ({size}) to another host")
+            size = size_in_words(self.bytes_to_other_hosts)
+            parts.append(f"{counted(self.slots_to_other_hosts, 'slot')} ({size}) to another host")
         parts.append(f"imbalance {self.imbalance_before:.2f} -> {self.imbalance_after:.2f}")
         return ", ".join(parts)
 
@@ -139,7 +139,7 @@ class PlannedChange:
     def _pause(self) -> str:
         if not self.slots_to_other_hosts:
             return "no state goes to another host, so no batch waits for it"
-        waits = f"the next batch waits about {_time(self.pause_s)} for state"
+        waits = f"the next batch waits about {seconds_in_words(self.pause_s)} for state"
         if not self.is_prefetched:
             return waits
         return f"{waits} at most: it is fetched before, while batches go on as they are"
@@ -236,19 +236,3 @@ def _pause_s(moves: tuple[SlotMove, ...], rates: MovingRates) -> float:
 def _channel_speeds(table: RoutingTable, speeds: Mapping[str, float]) -> Loads | None:
     of_channels = np.array([speeds.get(host, 1.0) for host in table.hosts])
     return of_channels if (of_channels < 1).any() else None
-
-
-def _size(size: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < _KILO:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= _KILO
-    return f"{size:.1f} TB"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

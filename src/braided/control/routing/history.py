@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from braided.control.routing.table import RoutingTable, moves
+from braided.control.routing.words import counted
 
 __all__ = ["KEPT", "Routing", "RoutingHistory", "TablesSince", "words_of_change"]
 
@@ -80,7 +81,8 @@ def words_of_change(before: Mapping[str, RoutingTable], after: Mapping[str, Rout
     for name, table in after.items():
         old = before.get(name)
         if old is None:
-            parts.append(f"operator {name}: {table.channels} channels, {table.slots.size} slots")
+            size = f"{counted(table.channels, 'channel')}, {counted(table.slots.size, 'slot')}"
+            parts.append(f"operator {name}: {size}")
         elif old != table:
             parts.append(f"operator {name}: {', '.join(_differences(old, table))}")
     return "; ".join(parts)
@@ -92,17 +94,17 @@ def _differences(old: RoutingTable, new: RoutingTable) -> list[str]:
         words.append(f"{old.channels} -> {new.channels} channels")
     moved = moves(old, new).size
     if moved:
-        words.append(f"{_count(moved, 'slot')} moved")
+        words.append(f"{counted(moved, 'slot')} moved")
     pins_before, pins_after = ({pin.key: pin.slot for pin in each.pins} for each in (old, new))
     pinned = sum(pins_before.get(key) != slot for key, slot in pins_after.items())
     if pinned:
-        words.append(f"{_count(pinned, 'key')} pinned")
+        words.append(f"{counted(pinned, 'key')} pinned")
     let_go = len(pins_before.keys() - pins_after.keys())
     if let_go:
-        words.append(f"{_count(let_go, 'key')} let go")
+        words.append(f"{counted(let_go, 'key')} let go")
     rehoused = sum(a != b for a, b in zip(old.hosts, new.hosts, strict=False))
     if rehoused:
-        words.append(f"{_count(rehoused, 'channel')} on another host")
+        words.append(f"{counted(rehoused, 'channel')} on another host")
     if not words and new.hosts and not old.hosts:
         words.append("channels have hosts")
     return words or ["a new epoch"]
@@ -116,7 +118,3 @@ def _is_step(older: TablesSince, newer: TablesSince) -> bool:
         for name, table in older.tables.items()
         if name in newer.tables
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
