@@ -8,6 +8,7 @@ BraidedError
 ├── WorkerPythonError          set PYSPARK_PYTHON: Spark's workers can't run Braided's tasks
 ├── QueryStoppedError          start the query again: it runs no more
 ├── MigrationError             ask again: the query can't be moved now, and goes on as it is
+├── NoEarlierTableError        go back fewer steps: no routing table is known from so long ago
 ├── CheckpointError            look at the checkpoint: the query refuses to touch it
 │   ├── CheckpointMismatchError    it belongs to another flow, or the flow has changed
 │   ├── CheckpointCorruptError     a file is damaged or missing
@@ -40,6 +41,7 @@ __all__ = [
     "DefinitionError",
     "FencedError",
     "MigrationError",
+    "NoEarlierTableError",
     "NondeterministicBatchError",
     "OperatorDefinitionError",
     "OperatorError",
@@ -84,6 +86,10 @@ class QueryStoppedError(BraidedError, RuntimeError):
 
 class MigrationError(BraidedError, RuntimeError):
     """A query can't be moved to other executors now; it goes on where it is."""
+
+
+class NoEarlierTableError(BraidedError, LookupError):
+    """A query was told to go back further than the routing tables that are known."""
 
 
 class CheckpointError(BraidedError):

@@ -154,14 +154,21 @@ def test_a_slot_that_changes_hosts_is_there_before_the_batch_that_needs_it(lab: 
     flow.check()
 
 
-def test_without_prefetch_the_batch_reads_what_it_lacks(lab: Lab) -> None:
+def test_without_prefetch_the_batch_reads_what_it_lacks_as_a_dry_run_says(lab: Lab) -> None:
     flow = Flow(lab, ballast=32768, prefetch=False)
     flow.run_on_all_hosts()
+    before, plan = flow.query.routing()["sums"], flow.query.rescale(2, dry_run=True)
+    assert (plan.slots_to_other_hosts, plan.is_prefetched) == (SLOTS // 2, False)
+    assert plan.bytes_to_other_hosts > 32768 and plan.pause_s > 0
     flow.query.rescale(2)
     changed = flow.run_until(lambda each: channels_of(each) == 2)[-1]
+    assert flow.query.routing()["sums"] == plan.operators["sums"].after
     assert caught_up(changed)[0] == SLOTS // 2
     assert caught_up(changed)[1] > 32768
     assert changed["cluster"]["prefetched"]["slots"] == 0
+    flow.query.revert()
+    flow.run_until(lambda each: channels_of(each) == 4)
+    assert flow.query.routing()["sums"].slots.tolist() == before.slots.tolist()
     flow.check()
 
 

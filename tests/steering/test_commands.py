@@ -1,10 +1,18 @@
-"""Commands and proposals that do not take effect at once: tables that wait for state or hosts."""
+"""Commands and proposals that do not take effect at once: tables that wait for state or hosts; and
+what commands would do, and undo.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from braided.control.routing.table import Loads, RoutingTable
+import numpy as np
+import pytest
+
+from braided.control.routing.history import RoutingHistory
+from braided.control.routing.rescale import rescale
+from braided.control.routing.table import Loads, Pin, RoutingTable
+from braided.errors import NoEarlierTableError
 from braided.spark.tick import Bell
 from braided.steering.commands import Commands
 
@@ -81,3 +89,73 @@ def test_channels_that_a_user_asked_for_are_not_outbid_while_they_wait() -> None
         asked.done({"op": TABLE})
     asked.done({"op": asked.take(load_of)["op"]})
     assert asked.take(load_of, {"op": 6})["op"].channels == 6
+
+
+# -- dry runs, and the way back ----------------------------------------------------------------
+
+
+def test_what_is_foreseen_is_what_the_next_batch_takes_and_changes_nothing() -> None:
+    asked = commands()
+    asked.rescale(4, None)
+    before, after = asked.foresee(asked.to_rescale(3, None), load_of)
+    assert before == {"op": TABLE} and after["op"].channels == 3
+    assert asked.take(load_of)["op"].channels == 4  # only what was asked for
+    asked.ask(asked.to_rescale(3, None))
+    assert asked.take(load_of) == after
+
+
+def test_a_proposal_is_not_foreseen_and_is_taken_all_the_same() -> None:
+    asked = commands()
+    asked.propose({"op": TABLE.next(TABLE.slots[::-1])})
+    before, after = asked.foresee(asked.to_rebalance(None), load_of)
+    assert after == before
+    assert asked.take(load_of)["op"].epoch == 1
+
+
+def history_of(*tables: RoutingTable) -> RoutingHistory:
+    history = RoutingHistory()
+    for batch, table in enumerate(tables):
+        history = history.noting(batch, {"op": table})
+    return history
+
+
+def test_a_revert_is_a_new_epoch_with_the_slots_of_then_and_the_pins_of_now() -> None:
+    pin = Pin(b"hot", hash=11, check=5, slot=6)
+    lopsided = TABLE.next([0, 0, 0, 0, 0, 1, 1, 1])
+    more = rescale(lopsided, 4)
+    now = RoutingTable(7, 4, more.slots, (pin,), ("a", "b", "a", "b"))
+    asked = Commands({"op": now}, Bell())
+    history = history_of(TABLE, lopsided, more, now)
+    asked.ask(asked.to_revert(history, 1))
+    back = asked.take(load_of)["op"]
+    assert back.slots.tolist() == lopsided.slots.tolist()
+    assert (back.channels, back.epoch, back.pins, back.hosts) == (2, 8, (pin,), ("a", "b"))
+    asked.hold({"op": back})  # as any command, it waits for its state
+    asked.done({"op": now})
+    assert asked.take(load_of, {"op": 6})["op"] == back
+    asked.done({"op": back})
+    asked.ask(asked.to_revert(history.noting(4, {"op": back}), 1))
+    forth = asked.take(load_of)["op"]
+    assert forth.slots.tolist() == more.slots.tolist() and forth.epoch == 9
+
+
+def test_a_revert_leaves_operators_alone_that_were_not_there_then() -> None:
+    late = RoutingTable.initial(4, 2)
+    more = rescale(TABLE, 4)
+    asked = Commands({"op": more, "late": late}, Bell())
+    history = history_of(TABLE, more).noting(2, {"op": more, "late": late})
+    asked.ask(asked.to_revert(history, 1))
+    taken = asked.take(load_of)
+    assert taken["op"].slots.tolist() == TABLE.slots.tolist()
+    assert taken["late"] is late
+
+
+def test_a_revert_to_nowhere_is_refused_with_how_far_it_goes() -> None:
+    asked = commands()
+    for history, steps in ((RoutingHistory(), 1), (history_of(TABLE, rescale(TABLE, 4)), 2)):
+        with pytest.raises(NoEarlierTableError, match=rf"has {history.steps} steps"):
+            asked.to_revert(history, steps)
+    refused: list[Any] = [0, -1, True, 1.0, None]
+    for wrong in refused:
+        with pytest.raises(ValueError, match="at least 1"):
+            asked.to_revert(RoutingHistory(), wrong)

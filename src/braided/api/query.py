@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from braided.control.routing.table import RoutingTable
+from braided.control.planned_change import PlannedChange
+from braided.control.routing.command import Command
+from braided.control.routing.history import Routing
 from braided.errors import QueryStoppedError
 from braided.migrate.steps import Strategy
 from braided.query.migrating import Migration
@@ -150,22 +152,76 @@ class ElasticQuery:
 
     # -- what Braided adds -----------------------------------------------------------------
 
-    def rescale(self, channels: int, operator: str | None = None) -> None:
+    @overload
+    def rescale(
+        self, channels: int, operator: str | None = None, dry_run: Literal[False] = False
+    ) -> None: ...
+
+    @overload
+    def rescale(
+        self, channels: int, operator: str | None = None, *, dry_run: Literal[True]
+    ) -> PlannedChange: ...
+
+    def rescale(
+        self, channels: int, operator: str | None = None, dry_run: bool = False
+    ) -> PlannedChange | None:
         """Runs an operator (all of them, if none is named) on that many channels, from
         the next batch on; on a cluster from when the state is where it is needed, and the executors
         are there. A query that ends before leaves its channels as they are.
+
+        With `dry_run` nothing changes, and what would is returned: which slots would move, how
+        much state to another host and for how long a batch would wait for it, how even the load
+        would be; after what was asked for before and is not yet in effect. `print` shows it.
         """
         self._need_active("rescale")
-        commands = self._opened.commands
-        commands.check_rescale(channels, operator)
-        in_use = max(table.channels for table in self._engine.version.tables.values())
-        self._opened.reserve.warm(channels, in_use)
-        commands.rescale(channels, operator)
+        return self._command(self._opened.commands.to_rescale(channels, operator), dry_run)
 
-    def rebalance(self, operator: str | None = None) -> None:
-        """Moves slots from busy channels to idle ones, by measured time, from the next batch on."""
+    @overload
+    def rebalance(self, operator: str | None = None, dry_run: Literal[False] = False) -> None: ...
+
+    @overload
+    def rebalance(
+        self, operator: str | None = None, *, dry_run: Literal[True]
+    ) -> PlannedChange: ...
+
+    def rebalance(self, operator: str | None = None, dry_run: bool = False) -> PlannedChange | None:
+        """Moves slots from busy channels to idle ones, by measured time, from the next batch on.
+
+        With `dry_run` it only says which, as for `rescale`.
+        """
         self._need_active("rebalance")
-        self._opened.commands.rebalance(operator)
+        return self._command(self._opened.commands.to_rebalance(operator), dry_run)
+
+    @overload
+    def revert(self, steps: int = 1, dry_run: Literal[False] = False) -> None: ...
+
+    @overload
+    def revert(self, steps: int = 1, *, dry_run: Literal[True]) -> PlannedChange: ...
+
+    def revert(self, steps: int = 1, dry_run: bool = False) -> PlannedChange | None:
+        """Goes back along `routing().history`: from the next batch on, slots have the channels
+        again that they had so many steps before the tables that are in effect now. As with
+        `rescale`, on a cluster from when the state is there. NoEarlierTableError if nothing is
+        known from so long ago.
+
+        The tables of all operators go back together. A step is a change of slots or channels, of
+        anybody's: yours, the controller's, or a revert, so that the next revert takes this one
+        back. Changes of hosts and of pins are none. Keys that are pinned now stay in their slots,
+        also if they were not pinned then; and what Spark has for executors is as it is now.
+
+        With `dry_run` it only says what would change, as for `rescale`.
+        """
+        self._need_active("revert")
+        history = self._engine.version.history
+        return self._command(self._opened.commands.to_revert(history, steps), dry_run)
+
+    def _command(self, command: Command, dry_run: bool) -> PlannedChange | None:
+        if dry_run:
+            return self._opened.dry_runs.of(command)
+        in_use = max(table.channels for table in self._engine.version.tables.values())
+        self._opened.reserve.warm(command.channels, in_use)
+        self._opened.commands.ask(command)
+        return None
 
     def cut(self) -> bool:
         """Ends the running batch early; False if none is running.
@@ -178,12 +234,32 @@ class ElasticQuery:
         self._need_active("cut")
         return self._opened.cutter.cut("query.cut() was called")
 
+    @overload
     def migrate(
         self,
         strategy: str = "ccr",
         executors: int | Sequence[str] | None = None,
         timeout: float = 300.0,
-    ) -> Migration:
+        dry_run: Literal[False] = False,
+    ) -> Migration: ...
+
+    @overload
+    def migrate(
+        self,
+        strategy: str = "ccr",
+        executors: int | Sequence[str] | None = None,
+        timeout: float = 300.0,
+        *,
+        dry_run: Literal[True],
+    ) -> PlannedChange: ...
+
+    def migrate(
+        self,
+        strategy: str = "ccr",
+        executors: int | Sequence[str] | None = None,
+        timeout: float = 300.0,
+        dry_run: bool = False,
+    ) -> Migration | PlannedChange:
         """Moves the query to other executors of Spark's, and returns when it runs there.
 
         `executors` is how many it should have: with fewer than now, those with most of the state
@@ -200,7 +276,7 @@ class ElasticQuery:
 
         Nothing is lost or doubled by any of them. If it is not done after `timeout` seconds, it is
         undone: channels go back, and executors that came leave again. What is returned says how it
-        ended, and what it took.
+        ended, and what it took. With `dry_run` it only says what would move, as for `rescale`.
         """
         self._need_active("migrate")
         try:
@@ -208,9 +284,11 @@ class ElasticQuery:
         except ValueError:
             names = ", ".join(repr(each.value) for each in Strategy)
             raise ValueError(f"migrate knows the strategies {names}, not {strategy!r}") from None
-        return self._opened.migrations.migrate(
-            chosen, executors, timeout, lambda: self._engine.version
-        )
+        migrations = self._opened.migrations
+        if dry_run:
+            loads = self._opened.dry_runs.loads()
+            return migrations.plan(executors, self._engine.version, loads)
+        return migrations.migrate(chosen, executors, timeout, lambda: self._engine.version)
 
     def _need_active(self, what: str) -> None:
         if not self.isActive:
@@ -219,9 +297,10 @@ class ElasticQuery:
                 "goes on with the channels that it had"
             )
 
-    def routing(self) -> dict[str, RoutingTable]:
-        """The routing table in effect, by operator."""
-        return dict(self._engine.version.tables)
+    def routing(self) -> Routing:
+        """The routing table in effect, by operator; its `history` has those before it."""
+        version = self._engine.version
+        return Routing(version.tables, version.history)
 
     def _with_section(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
         log, batch = self._engine.progress, progress.batchId

@@ -74,8 +74,7 @@ class Fleet:
         if self._fixed is not None and self._fixed[1] == channels:
             return self.observed >= self.planned
         self._fixed = None
-        wanted = math.ceil(channels / self._cores)
-        self.planned = min(max(wanted, self._bounds.least), self._bounds.most)
+        self.planned = self.executors_for(tables)
         if self.requested is None or self.planned > self.requested:
             self._request(max(self.planned, self.observed if self.requested is None else 0))
         return self.observed >= self.planned
@@ -87,13 +86,25 @@ class Fleet:
         self._fixed = (total, self._channels)
         self.planned = self.requested = total
 
+    def executors_for(self, tables: Mapping[str, RoutingTable]) -> int:
+        """How many the channels of tables need, within the bounds."""
+        channels = max(table.channels for table in tables.values())
+        if self._fixed is not None and self._fixed[1] == channels:
+            return self._fixed[0]
+        wanted = math.ceil(channels / self._cores)
+        return min(max(wanted, self._bounds.least), self._bounds.most)
+
     def choose(
-        self, hosts: Mapping[str, int], named: Collection[str], weights: Mapping[str, float]
+        self,
+        hosts: Mapping[str, int],
+        named: Collection[str],
+        weights: Mapping[str, float],
+        executors: int,
     ) -> dict[str, int]:
-        """The hosts to use, if there are more than are planned for: those that the tables name
-        already, so that who was chosen stays chosen, and then those with most weight.
+        """The hosts to use, if there are more than so many executors take: those that the tables
+        name already, so that who was chosen stays chosen, and then those with most weight.
         """
-        need = self.planned * self._cores
+        need = executors * self._cores
         chosen: dict[str, int] = {}
         for host in sorted(hosts, key=lambda h: (h not in named, -weights.get(h, 0.0), h)):
             if sum(chosen.values()) >= need:

@@ -119,6 +119,10 @@ class HostMap:
             residence = np.array(numbers, dtype=np.int32)[table.slots]
         self._residence[name] = residence
 
+    def knows(self, name: str) -> bool:
+        """Whether a batch has begun since the start, so that an operator's slots are known."""
+        return name in self._residence
+
     def saw(self, reports: Mapping[str, list[ChannelReport]]) -> None:
         """A batch is committed: what its channels opened is where they ran."""
         for name, channels in reports.items():

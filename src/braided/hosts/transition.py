@@ -23,6 +23,7 @@ from typing import Any
 from braided.control.measure.estimator import SlotTotals, at_full_speed
 from braided.control.measure.host_speed import HostSpeeds, SlotRuns
 from braided.control.measure.moving_cost import CatchUp, MovingCost, MovingRates
+from braided.control.planned_change import PlannedChange, SlotFacts, plan_change
 from braided.control.routing.host_choice import ChannelDemand, Host, choose_hosts, moved_bytes
 from braided.control.routing.residence import Residence
 from braided.control.routing.table import Loads, RoutingTable
@@ -164,6 +165,35 @@ class Transition:
             errand = self._fetching
             errand.done = self._errands.start(lambda: self._fetch(errand, view, missing))
         return self._fetching.is_waited_for()
+
+    def plan(self, before: Tables, wanted: Tables, loads: Mapping[str, Loads]) -> PlannedChange:
+        """What the wanted tables would change, on the hosts that were there in the last batch.
+        Executors that would be asked for are not counted on. For any thread.
+        """
+        available = self._available(wanted)
+        return self._plan(before, wanted, loads, available)
+
+    def plan_on(
+        self, cores: Mapping[str, int], tables: Tables, loads: Mapping[str, Loads]
+    ) -> PlannedChange:
+        """What would change if channels were on these hosts, by the cores of each. For any
+        thread.
+        """
+        return self._plan(tables, tables, loads, self._hosts_of(cores))
+
+    def _plan(
+        self, before: Tables, wanted: Tables, loads: Mapping[str, Loads], available: list[Host]
+    ) -> PlannedChange:
+        target, facts = dict(wanted), {name: SlotFacts(load) for name, load in loads.items()}
+        if all(self.hosts.knows(name) for name in wanted):
+            target = self._placed(wanted, before, available) if available else target
+            facts = {
+                name: SlotFacts(load, self.hosts.state_bytes(name), self.hosts.residence(name))
+                for name, load in loads.items()
+            }
+        hosts = {host for tables in (before, target) for t in tables.values() for host in t.hosts}
+        speeds = {host: self._speeds.speed(host) for host in hosts}
+        return plan_change(before, target, facts, self._moving.rates(), speeds, self._prefetch)
 
     def saw(self, outcome: Outcome, totals: Mapping[str, SlotTotals]) -> dict[str, SlotTotals]:
         """A batch is committed: where it ran is known, and who is not needed can go. What its slots
@@ -323,7 +353,8 @@ class Transition:
             cores = {host: n for host, n in cores.items() if host in confined_to}
         elif self._fleet is not None:
             named = {host for table in wanted.values() for host in table.hosts}
-            cores = self._fleet.choose(cores, named, self.weights())
+            executors = self._fleet.executors_for(wanted)
+            cores = self._fleet.choose(cores, named, self.weights(), executors)
         return self._hosts_of(cores)
 
     def _hosts_of(self, cores: Mapping[str, int]) -> list[Host]:

@@ -73,7 +73,7 @@ class BetweenBatches:
         if cut is not None:
             self._control.note(CutShort(outcome.batch, cut.why, cut.after_s, outcome.rows_left))
             if cut.rebalances:
-                self._commands.rebalance(None)
+                self._commands.ask(self._commands.to_rebalance(None))
         slowest = [max((r.busy_ns for r in each), default=0) for each in outcome.reports.values()]
         self._cutter.learn(sum(steps.ms.values()) / 1000, sum(slowest) / 1e9)
         rows_out = sum(report.rows_out for each in outcome.reports.values() for report in each)

@@ -57,7 +57,8 @@ class Committer:
             manifest_of(outcome, base, self._flow_id, self._lease.owner, full, offsets, memory)
         )
         view = self._manifests.view_at(outcome.batch, self._flow_id)
-        return Version(view, outcome.tables, outcome.watermark_ms)
+        history = before.history.noting(outcome.batch, outcome.tables)
+        return Version(view, outcome.tables, outcome.watermark_ms, history)
 
     def check_lease(self) -> None:
         """FencedError if this query has been replaced: it commits and publishes nothing more."""

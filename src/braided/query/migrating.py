@@ -17,7 +17,8 @@ from typing import Any
 
 from braided.control.events import Event as LoggedEvent
 from braided.control.events import Migrated
-from braided.control.routing.table import RoutingTable
+from braided.control.planned_change import PlannedChange
+from braided.control.routing.table import Loads, RoutingTable
 from braided.errors import MigrationError, UnsupportedError
 from braided.hosts.transition import Transition
 from braided.migrate.machine import Machine, Phase
@@ -213,6 +214,8 @@ class Migrations:
             with self._lock:
                 self._is_going = self._is_paused = transition.is_migrating = False
                 self._lock.notify_all()
+            # Nobody is there any more who would take channels back.
+            transition.confine(None)
         end = self._end
         migration.outcome, migration.why = end.outcome.value, end.why
         batch = version().batch
@@ -220,6 +223,23 @@ class Migrations:
         level = logging.INFO if end.outcome is Outcome.DONE else logging.WARNING
         log.log(level, "migration by %s is %s %s", strategy.value, end.outcome.value, end.why)
         return migration
+
+    def plan(
+        self,
+        executors: int | Sequence[str] | None,
+        version: Version,
+        loads: Mapping[str, Loads],
+    ) -> PlannedChange:
+        """What a migration would move. Executors that would come are counted as being on hosts
+        that nobody knows yet, unless they are named.
+        """
+        seen = self.transition.look()
+        move = move_to(executors, seen, self.transition.weights())
+        cores = {e.host: e.cores for e in seen if e.id in move.stay}
+        missing = sorted((move.hosts or frozenset()) - cores.keys())
+        names = missing or [f"new executor {n}" for n in range(1, move.come + 1)]
+        each = min((executor.cores for executor in seen), default=1)
+        return self.transition.plan_on(cores | dict.fromkeys(names, each), version.tables, loads)
 
     @property
     def transition(self) -> Transition:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -29,7 +30,7 @@ from braided.query.outputs import Outputs
 from braided.query.plan import FlowPlan
 from braided.query.processing import Processing
 from braided.query.progress import ProgressLog, StepTimes, section
-from braided.query.stored_tables import table_of
+from braided.query.stored_tables import StoredHistory, table_of
 from braided.query.version import Version
 from braided.sinks.base import Sink, SinkSetting
 from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
@@ -39,6 +40,7 @@ from braided.spark.query_handle import BatchCall, QueryHandle
 from braided.spark.tick import Bell
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
+from braided.steering.dry_run import DryRuns
 from braided.steering.event_log import open_event_log
 from braided.steering.policy_settings import policies_of
 from braided.steering.reserve import TASK_MODULES, Reserve
@@ -94,6 +96,7 @@ class OpenQuery:
     """What Spark is to call for every batch."""
     engine: Engine
     commands: Commands
+    dry_runs: DryRuns
     reserve: Reserve
     control: ControlThread
     cutter: Cutter
@@ -131,20 +134,21 @@ def open_query(
     try:
         checkpoint = _open_checkpoint(root, files, lease, flow, options)
         bell = Bell(checkpoint.tick)
-        engine, commands, reserve, control, migrations = _assemble(
+        parts = _assemble(
             checkpoint, inputs, sinks, options, spark, handle, bell, box, cutter, interval_s
         )
         return OpenQuery(
             location=location,
             source=source,
             bell=bell,
-            call=BatchCall(engine.run),
-            engine=engine,
-            commands=commands,
-            reserve=reserve,
-            control=control,
+            call=BatchCall(parts.engine.run),
+            engine=parts.engine,
+            commands=parts.commands,
+            dry_runs=parts.dry_runs,
+            reserve=parts.reserve,
+            control=parts.control,
             cutter=cutter,
-            migrations=migrations,
+            migrations=parts.migrations,
             handle=handle,
             stop_timeout_s=options.stop_timeout_s,
             temporary=temporary,
@@ -237,6 +241,17 @@ def _tables(
     return tables
 
 
+class _Parts(NamedTuple):
+    """What is put together for a query."""
+
+    engine: Engine
+    commands: Commands
+    dry_runs: DryRuns
+    reserve: Reserve
+    control: ControlThread
+    migrations: Migrations
+
+
 def _assemble(
     checkpoint: OpenCheckpoint,
     inputs: Inputs,
@@ -248,7 +263,7 @@ def _assemble(
     box: ReportBox,
     cutter: Cutter,
     interval_s: float,
-) -> tuple[Engine, Commands, Reserve, ControlThread, Migrations]:
+) -> _Parts:
     version, spark_log, metas = checkpoint.version, checkpoint.spark_log, checkpoint.metas
     flow = checkpoint.flow
     location = _state_location(checkpoint, options)
@@ -278,7 +293,9 @@ def _assemble(
     progress = ProgressLog(control)
     progress.first = {**_section_before(version, metas, estimator), "control": control.summary()}
     collector = Collector(checkpoint.files, checkpoint.manifests, options.retained_manifests)
-    collector.collect_orphans()
+    stored = StoredHistory()
+    collector.collect_orphans(stored.see)
+    version = replace(version, history=stored.history)
     outputs = Outputs(flow.ends, _open_sinks(sinks, checkpoint, spark), checkpoint.outputs)
     gate = Gate()
     first_states = FirstStates(flow.steps, metas, checkpoint.imported, checkpoint.files)
@@ -325,7 +342,14 @@ def _assemble(
         checkpoint.lease,
         transition,
     )
-    return engine, commands, reserve, control, migrations
+    return _Parts(
+        engine,
+        commands,
+        DryRuns(commands, estimator, transition),
+        reserve,
+        control,
+        migrations,
+    )
 
 
 def _state_location(checkpoint: OpenCheckpoint, options: Options) -> StateLocation:

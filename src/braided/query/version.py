@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from braided.control.routing.history import RoutingHistory
 from braided.control.routing.table import RoutingTable
 from braided.store.history.manifest import View
 
@@ -19,6 +20,8 @@ class Version:
     tables: Mapping[str, RoutingTable]
     watermark_ms: int
     """By which rows of the next batch are late."""
+    history: RoutingHistory = field(default_factory=RoutingHistory)
+    """The tables that were in effect up to here."""
 
     @property
     def batch(self) -> int:

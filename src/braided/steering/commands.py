@@ -9,17 +9,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from braided.control.routing.balance import rebalance
+from braided.control.routing.command import Command, TableChange
+from braided.control.routing.history import RoutingHistory
 from braided.control.routing.pins import pin_key, unpin_key
 from braided.control.routing.rescale import rescale
 from braided.control.routing.table import Pin, RoutingTable
+from braided.errors import NoEarlierTableError
 from braided.spark.tick import Bell
 
-__all__ = ["Commands"]
+__all__ = ["Commands", "TablesBeforeAndAfter"]
 
-_Change = Callable[[RoutingTable, Any], RoutingTable]
+_LoadOf = Callable[[str], Any]
+
+
+class TablesBeforeAndAfter(NamedTuple):
+    """The tables of all operators, as they are and as they would be."""
+
+    before: dict[str, RoutingTable]
+    after: dict[str, RoutingTable]
 
 
 class Commands:
@@ -29,7 +39,7 @@ class Commands:
         self._lock = threading.Lock()
         self._tables = dict(tables)
         self._bell = bell
-        self._waiting: list[tuple[str, _Change]] = []
+        self._waiting: list[tuple[str, TableChange]] = []
         self._proposed: dict[str, RoutingTable] = {}
         self._repinned: dict[str, Pin | bytes] = {}
         self._taken = 0
@@ -38,8 +48,8 @@ class Commands:
         """Operators with a table that a user asked for, from when it is taken until it holds."""
         self._cut: int | None = None
 
-    def check_rescale(self, channels: int, operator: str | None) -> list[str]:
-        """The operators that it would be; refuses a number that can't be."""
+    def to_rescale(self, channels: int, operator: str | None) -> Command:
+        """The command for so many channels; refuses a number that can't be."""
         names = self._names(operator)
         if isinstance(channels, bool) or not isinstance(channels, int) or channels < 1:
             raise ValueError(f"rescale takes a number of channels of at least 1, not {channels!r}")
@@ -51,14 +61,51 @@ class Commands:
                     "some without any; the number of slots is fixed at the first start "
                     "(braided.slots)"
                 )
-        return names
+        return Command(
+            dict.fromkeys(names, lambda table, load: rescale(table, channels, load)), channels
+        )
+
+    def to_rebalance(self, operator: str | None) -> Command:
+        """The command to even out the load."""
+        return Command(dict.fromkeys(self._names(operator), rebalance))
+
+    def to_revert(self, history: RoutingHistory, steps: int) -> Command:
+        """The command for the tables so many steps back; refuses where there are none.
+
+        Slots have the channels again that they had then. Keys that are pinned now stay pinned: one
+        that changes slots needs both of them on one channel in the batch that moves it.
+        """
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ValueError(f"revert takes a number of steps of at least 1, not {steps!r}")
+        earlier = history.back(steps)
+        if earlier is None:
+            raise NoEarlierTableError(
+                f"there are no routing tables {steps} steps back: what is known of those that were "
+                f"in effect, query.routing().history, has {history.steps} steps"
+            )
+        return Command(
+            {name: _back_to(then) for name, then in earlier.tables.items() if name in self._tables},
+            max(table.channels for table in earlier.tables.values()),
+        )
 
     def rescale(self, channels: int, operator: str | None) -> None:
-        names = self.check_rescale(channels, operator)
-        self._ask(names, lambda table, load: rescale(table, channels, load))
+        self.ask(self.to_rescale(channels, operator))
 
-    def rebalance(self, operator: str | None) -> None:
-        self._ask(self._names(operator), rebalance)
+    def ask(self, command: Command) -> None:
+        """Has the next batch do it, after what was asked for before, and asks for that batch."""
+        with self._lock:
+            self._waiting += command.changes.items()
+        self._bell.ring()
+
+    def foresee(self, command: Command, load_of: _LoadOf) -> TablesBeforeAndAfter:
+        """The tables in effect, and those that a batch would take if a command were asked for now,
+        after what waits already; without what the controller proposes. Nothing is changed.
+        """
+        with self._lock:
+            before, after = dict(self._tables), self._as_asked(load_of)
+        for name, change in command.changes.items():
+            after[name] = change(after[name], load_of(name))
+        return TablesBeforeAndAfter(before, after)
 
     def cut_next(self, rows: int) -> None:
         """The next batch processes at most so many rows per channel; the rest is carried."""
@@ -77,20 +124,14 @@ class Commands:
             self._repinned[name] = change
 
     def take(
-        self, load_of: Callable[[str], Any], at_least: Mapping[str, int] | None = None
+        self, load_of: _LoadOf, at_least: Mapping[str, int] | None = None
     ) -> dict[str, RoutingTable]:
         """The tables of the batch that begins now; `at_least` so many channels, by operator, where
         no user asked for others.
         """
         with self._lock:
-            tables = dict(self._tables)
-            for name, held in self._held.items():
-                if name in self._proposed and _routes_alike(held, tables[name]):
-                    continue  # it was for the sake of hosts, and what is proposed gets its own
-                tables[name] = replace(held, epoch=tables[name].epoch + 1)
+            tables = self._as_asked(load_of)
             self._held = {}
-            for name, change in self._waiting:
-                tables[name] = change(tables[name], load_of(name))
             self._taken = len(self._waiting)
             for name, proposed in self._proposed.items():
                 before = self._tables[name]
@@ -133,10 +174,16 @@ class Commands:
         if more:
             self._bell.ring()
 
-    def _ask(self, names: list[str], change: _Change) -> None:
-        with self._lock:
-            self._waiting += [(name, change) for name in names]
-        self._bell.ring()
+    def _as_asked(self, load_of: _LoadOf) -> dict[str, RoutingTable]:
+        """The tables in effect with what is held, and then with what users have asked for."""
+        tables = dict(self._tables)
+        for name, held in self._held.items():
+            if name in self._proposed and _routes_alike(held, tables[name]):
+                continue  # it was for the sake of hosts, and what is proposed gets its own
+            tables[name] = replace(held, epoch=tables[name].epoch + 1)
+        for name, change in self._waiting:
+            tables[name] = change(tables[name], load_of(name))
+        return tables
 
     def _names(self, operator: str | None) -> list[str]:
         if operator is None:
@@ -151,6 +198,11 @@ class Commands:
 def _routes_alike(table: RoutingTable, other: RoutingTable) -> bool:
     """Whether they differ in hosts and epoch only."""
     return replace(table, epoch=other.epoch, hosts=other.hosts) == other
+
+
+def _back_to(earlier: RoutingTable) -> TableChange:
+    """Slots and channels as they were; pins, and hosts of channels that stay, as they are."""
+    return lambda table, _: table.next(earlier.slots, earlier.channels)
 
 
 def _with_pins(table: RoutingTable, change: Pin | bytes, epoch: int) -> RoutingTable:

@@ -21,11 +21,11 @@ goes with the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from braided import failpoints
 from braided.store.durable.store import TEMPORARY, Store
-from braided.store.history.manifest import View
+from braided.store.history.manifest import Manifest, View
 from braided.store.history.manifest_log import DIRECTORY, ManifestLog
 from braided.store.history.runs import batch_of
 
@@ -74,8 +74,10 @@ class Collector:
             removed += self._delete_orphans(newest) + self._delete_outdated(newest)
         return removed
 
-    def collect_orphans(self) -> int:
-        """Removes everything unneeded, found by listing the checkpoint. No batch may be running."""
+    def collect_orphans(self, show: Callable[[Manifest], None] | None = None) -> int:
+        """Removes everything unneeded, found by listing the checkpoint. No batch may be running.
+        It reads every manifest that is kept, the oldest first; they are also shown to `show`.
+        """
         self._delete_leftovers()
         batches = self._manifests.batches()
         if not batches:
@@ -89,7 +91,7 @@ class Collector:
         window = max(lowest, newest - self._retain + 1)
         base = self._manifests.base_of(window)
         self._fulls, self._brought = [], {}
-        self._see(range(base, newest + 1))
+        self._see(range(base, newest + 1), show)
         self._oldest = self._manifests.view_at(base)
         pruned = self._manifests.prune(base)
         failpoints.reach("gc")
@@ -129,10 +131,12 @@ class Collector:
         """The files that the batches after `start`, up to `stop`, brought."""
         return set().union(*(self._brought[batch] for batch in range(start + 1, stop + 1)))
 
-    def _see(self, batches: range) -> None:
+    def _see(self, batches: range, show: Callable[[Manifest], None] | None = None) -> None:
         """Takes down what batches brought, so that nothing is read a second time."""
         for batch in batches:
             manifest = self._manifests.read(batch)
+            if show is not None:
+                show(manifest)
             if manifest.full:
                 self._fulls.append(batch)
             names = {carried.name for carried in manifest.carry}
