@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import braided
 
-__all__ = ["INPUT", "OUTPUT", "Sums", "expected_sums"]
+__all__ = ["INPUT", "OUTPUT", "Sums", "Waits", "expected_sums"]
 
 INPUT = "k long, v long"
 OUTPUT = "k long, n long, s long"
@@ -27,6 +28,18 @@ class Sums(braided.Operator):
         if not self.ballast:
             self.ballast = row.k.to_bytes(8, "big") * (self.ballast_bytes // 8)
         yield row.k, self.n, self.s
+
+
+class Waits(braided.Operator):
+    """Takes its time for every row, and passes it on."""
+
+    wait_s: braided.Param[float] = 0.0
+    n: int = 0
+
+    def onRow(self, row: Any) -> Iterator[tuple[int, int]]:
+        time.sleep(self.wait_s)
+        self.n += 1
+        yield row.k, row.v
 
 
 def expected_sums(rows: list[tuple[int, int]]) -> dict[int, tuple[int, int]]:

@@ -24,7 +24,7 @@ class DryRuns:
 
     def loads(self) -> dict[str, Loads]:
         """What each slot is expected to cost, by operator."""
-        return self._estimator.loads()
+        return {name: self._estimator.load(name) for name in self._estimator.loads()}
 
     def of(self, command: Command) -> PlannedChange:
         before, after = self._commands.foresee(command, self._estimator.load)
