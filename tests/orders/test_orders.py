@@ -63,7 +63,7 @@ def test_an_order_to_stop_reaches_a_worker_that_is_connected(post: OrderPost) ->
 def test_a_worker_that_connects_later_knows_at_once_what_was_ordered(post: OrderPost) -> None:
     post.stop("t")
     with line(post.address) as first:
-        assert first.agree("t", "op", 1, 80) == 80
+        assert first.agree("t", "op", 1, 80, timeout_s=30) == 80
     with WorkerProcess(post.address) as worker:
         assert worker.ask("is_stopped", "t") is True
         assert worker.ask("cut_of", "t", "op", 1) == 80
@@ -82,10 +82,10 @@ def test_a_worker_that_connects_later_is_told_of_many_cuts(post: OrderPost) -> N
 def test_attempts_of_a_channel_agree_on_the_first_ones_cut(post: OrderPost) -> None:
     with WorkerProcess(post.address) as one, line(post.address) as twin:
         post.stop("t")
-        assert one.ask("agree", "t", "op", 1, 80) == 80
-        assert twin.agree("t", "op", 1, 100) == 80
-        assert one.ask("agree", "t", "op", 1, 120) == 80
-        assert twin.agree("t", "op", 2, 100) == 100
+        assert one.ask("agree", "t", "op", 1, 80, 30) == 80
+        assert twin.agree("t", "op", 1, 100, timeout_s=30) == 80
+        assert one.ask("agree", "t", "op", 1, 120, 30) == 80
+        assert twin.agree("t", "op", 2, 100, timeout_s=30) == 100
         assert becomes(lambda: post.cuts("t") == {("op", 1): 80, ("op", 2): 100})
 
 
@@ -108,14 +108,14 @@ def test_attempts_that_ask_at_the_same_time_agree(post: OrderPost) -> None:
 
 def test_a_cut_is_known_to_workers_that_did_not_ask(post: OrderPost) -> None:
     with line(post.address) as one, line(post.address) as other:
-        assert one.agree("t", "op", 1, 80) == 80
+        assert one.agree("t", "op", 1, 80, timeout_s=30) == 80
         assert becomes(lambda: other.cut_of("t", "op", 1) == 80)
 
 
 def test_a_try_that_is_over_is_forgotten_by_workers_too(post: OrderPost) -> None:
     with line(post.address) as worker:
         post.stop("t")
-        assert worker.agree("t", "op", 1, 80) == 80
+        assert worker.agree("t", "op", 1, 80, timeout_s=30) == 80
         post.forget("t")
         assert becomes(lambda: not worker.is_stopped("t"))
         assert worker.cut_of("t", "op", 1) is None
@@ -129,9 +129,9 @@ def test_a_try_that_is_over_is_forgotten_by_workers_too(post: OrderPost) -> None
 def test_tries_are_apart(post: OrderPost) -> None:
     with line(post.address) as worker:
         post.stop("a")
-        assert worker.agree("b", "op", 1, 7) == 7
+        assert worker.agree("b", "op", 1, 7, timeout_s=30) == 7
         assert worker.is_stopped("a") and not worker.is_stopped("b")
-        assert worker.agree("a", "op", 1, 9) == 9
+        assert worker.agree("a", "op", 1, 9, timeout_s=30) == 9
         post.forget("a")
         assert becomes(lambda: not worker.is_stopped("a"))
         assert worker.cut_of("b", "op", 1) == 7
@@ -174,7 +174,7 @@ def test_an_ear_that_fails_hears_the_next_word(caplog: pytest.LogCaptureFixture)
         for rows in range(3):
             worker.tell(TaskWord("t", "op", 1, "1.0", 7, rows, 0.5, False))
         assert becomes(lambda: len(heard) == 3)
-        assert worker.agree("t", "op", 1, 5) == 5
+        assert worker.agree("t", "op", 1, 5, timeout_s=30) == 5
     post.close()
     assert caplog.text.count("WARNING") == 1 and "no use for it" in caplog.text
 
@@ -196,7 +196,7 @@ def test_a_word_that_can_not_be_sent_is_lost_and_nothing_else(post: OrderPost) -
         worker.tell(TaskWord("t", "op", 1, "1.0", 7, 2**80, 0.5, False))
         worker.tell(TaskWord("t", "op", 1, "\ud800", 7, 1, 0.5, False))
         worker.tell(TaskWord("t", "op" * 100_000, 1, "1.0", 7, 1, 0.5, False))
-        assert worker.agree("t", "op", 1, 5) == 5
+        assert worker.agree("t", "op", 1, 5, timeout_s=30) == 5
         assert post.cuts("t") == {("op", 1): 5}
 
 
@@ -259,11 +259,11 @@ def test_a_driver_that_is_not_there_is_not_asked_again_at_once() -> None:
 def test_a_driver_that_vanishes_orders_nothing_more(post: OrderPost) -> None:
     with line(post.address, retry_s=1000) as worker:
         post.stop("t")
-        assert worker.agree("t", "op", 1, 80) == 80
+        assert worker.agree("t", "op", 1, 80, timeout_s=30) == 80
         post.close()
         assert becomes(lambda: worker.agree("t", "op", 2, 5, timeout_s=0.01) == 5)
         assert worker.is_stopped("t")  # what was ordered holds
-        assert worker.agree("t", "op", 1, 100) == 80
+        assert worker.agree("t", "op", 1, 100, timeout_s=30) == 80
         began_s = time.monotonic()
         assert worker.agree("t", "op", 3, 6, timeout_s=30) == 6
         worker.tell(WORD)
@@ -342,7 +342,7 @@ def test_a_worker_that_is_stopped_holds_up_nobody(
                 assert becomes(lambda number=number: worker.is_stopped(f"{name}{number}"))
         assert slowest_s < 1
         assert "is left to itself" in caplog.text  # so there was something to be held up by
-        assert worker.agree("t", "op", 1, 5) == 5
+        assert worker.agree("t", "op", 1, 5, timeout_s=30) == 5
         assert post.cuts("t") == {("op", 1): 5}
         began_s = time.monotonic()
         post.close()
@@ -379,10 +379,10 @@ def test_a_forked_worker_has_a_line_of_its_own(post: OrderPost) -> None:
         assert worker.ask("is_stopped", "before") is True
         post.stop("child")
         assert worker.ask("await_stop", "child") is True
-        assert worker.ask("agree", "child", "op", 1, 80) == 80
+        assert worker.ask("agree", "child", "op", 1, 80, 30) == 80
         worker.begin("end")
         assert worker.answer() == "parent"
-        assert worker.ask("cut_of", "child", "op", 1) == 80
+        assert worker.ask("agree", "child", "op", 1, 100, 30) == 80
         post.stop("parent")  # whose connection the child's end has not closed
         assert worker.ask("await_stop", "parent") is True
 

@@ -65,7 +65,7 @@ def assert_all_is_well(post: OrderPost, worker: OrderLine) -> None:
     assert becomes(lambda: worker.is_stopped("well"))
     with WorkerProcess(post.address) as later:
         assert later.ask("is_stopped", "well") is True
-        assert later.ask("agree", "well", "op", 1, 5) == 5
+        assert later.ask("agree", "well", "op", 1, 5, 30) == 5
     assert becomes(lambda: worker.cut_of("well", "op", 1) == 5)
 
 
@@ -107,7 +107,7 @@ def test_a_recorded_session_is_refused_when_it_is_played_again(
     line.reach()
     assert line.is_stopped("t")
     line.tell(WORD)
-    assert line.agree("t", "op", 1, 80) == 80
+    assert line.agree("t", "op", 1, 80, timeout_s=30) == 80
     assert becomes(lambda: len(heard) == 1)
     line.close()
     recorder.close()
