@@ -21,4 +21,5 @@ BENCHES = {
     "skew": "braided.bench.skew",
     "surge": "braided.bench.surge",
     "hosts": "braided.bench.hosts",
+    "migrate": "braided.bench.migrate",
 }
