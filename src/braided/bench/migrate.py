@@ -55,13 +55,14 @@ __all__ = ["MigrateSize", "measure", "run"]
 
 _MANY, _FEW = 4, 2
 _DIRECTIONS = {"in": _FEW, "out": _MANY}
-_STRATEGIES = ("ccr", "dcr", "dsm")
+_CASES = tuple((strategy, way) for strategy in ("ccr", "dcr", "dsm") for way in ("in", "out"))
 _PER_S = 8
 _WAIT_S = 0.1
 _FILE_S = 0.5
 _SHARE = 0.55
 """How much of the time channels wait for rows, at most; the rest is for what a batch takes."""
 _USUAL = 1.5
+_SETTLE_S = 60.0
 _PATIENCE_S = 240.0
 _LOOK_S = 0.05
 
@@ -89,8 +90,8 @@ class MigrateSize:
     """Which cases there are, and how many batches there are before and after each."""
 
     dataflows: tuple[Dataflow, ...] = DATAFLOWS
-    strategies: tuple[str, ...] = _STRATEGIES
-    directions: tuple[str, ...] = ("in", "out")
+    cases: tuple[tuple[str, str], ...] = _CASES
+    """Strategies and directions, one after the other; the first is from four executors."""
     batches: int = 3
     stabilised: tuple[str, ...] = ("grid",)
     """Those with which a minute of steady output is waited for, as long as `stabilise_s`."""
@@ -127,7 +128,7 @@ def measure(
         "cases": cases,
         "dataflows": {flow["dag"]: flow for flow, _ in runs},
         "ccr_fastest": all(
-            restored[dag, direction, "ccr"] <= restored_s
+            restored.get((dag, direction, "ccr"), math.inf) <= restored_s
             for (dag, direction, _), restored_s in restored.items()
         ),
         "grid_in_restore_ratio": round(paper_s / ours_s, 2) if ours_s else None,
@@ -172,18 +173,19 @@ class _Rows:
         due_s = time.monotonic()
         try:
             while not self._is_over.wait(max(0.0, due_s - time.monotonic())):
-                self._write(round(_PER_S * _FILE_S))
+                self.write()
                 due_s += _FILE_S
         except OSError as error:
             self._failed = error
 
-    def _write(self, rows: int) -> None:
-        numbers = range(self.written, self.written + rows)
+    def write(self) -> None:
+        """One file, of what comes in the time between two."""
+        numbers = range(self.written, self.written + round(_PER_S * _FILE_S))
         text = "\n".join(json.dumps({"id": n, "k": self.key_of(n)}) for n in numbers)
         hidden = self.directory / f".{self.written:09}.json"
         hidden.write_text(text)
         os.rename(hidden, self.directory / hidden.name[1:])
-        self.written += rows
+        self.written = numbers.stop
 
 
 @dataclass(frozen=True)
@@ -224,17 +226,19 @@ class _Run:
     def measure(self, progress: Progress) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """What there is to say of the flow, and of each of its cases."""
         self._have_executors(_MANY)
+        self._rows.write()
         self._start()
         cases = []
         try:
+            self._await_batches(1)  # which starts the workers, so that nothing piles up meanwhile
             with self._rows.arriving():
-                self._await_batches(2 + self._size.batches)
+                self._await_batches(1 + self._size.batches)
                 usual_ms = median(self._batch_ms()[2:])
-                for strategy in self._size.strategies:
-                    for direction in self._size.directions:
-                        case = self._migrate(strategy, direction)
-                        cases.append(case)
-                        progress(self._said(case))
+                progress(f"{self._dataflow.name:>8}: {usual_ms / 1000:.1f} s a batch")
+                for strategy, direction in self._size.cases:
+                    case = self._migrate(strategy, direction)
+                    cases.append(case)
+                    progress(self._said(case))
             self._query.processAllAvailable()
         finally:
             self._query.stop()
@@ -275,11 +279,18 @@ class _Run:
             raise RuntimeError(f"{self._dataflow.name}, {strategy} {direction}: {migration}")
         self._await(lambda: strategy == "dcr" or migration.metrics.catch_up_s is not None)
         self._await_batches(self._size.batches)
-        self._await(lambda: self._batch_ms()[-1] < _USUAL * median(before))
+        self._settle(_USUAL * median(before))
         note = "stable output was not waited for"
         if self._dataflow.name in self._size.stabilised:
             note = self._await_stable(migration)
         return _Case(direction, first_row, migration, note)
+
+    def _settle(self, at_most_ms: float) -> None:
+        """Until batches take as long as before, or are not going to."""
+        end_s = time.monotonic() + _SETTLE_S
+        while self._batch_ms()[-1] > at_most_ms and time.monotonic() < end_s:
+            self._check_alive()
+            time.sleep(_LOOK_S)
 
     def _await_stable(self, migration: Any) -> str:
         end_s = time.monotonic() + self._size.stabilise_s
