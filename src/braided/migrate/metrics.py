@@ -9,8 +9,8 @@ apply to a strategy, or is not known yet.
     catch_up_s     until all rows are processed that had been taken in when it was asked for; not
                    for DCR, which has none by then
     recovery_s     until what was done again is committed; for DSM only, the others repeat nothing
-    stabilise_s    until the beginning of the first minute in which output comes at the rate from
-                   before, give or take 20 %
+    stabilise_s    until the beginning of the first minute after that in which output comes at the
+                   rate from before, give or take 20 %
     rows_lost, rows_repeated      of the output, which is committed with the state: none
     rows_redone    rows that tasks took in again because executors were killed
     prepare_s      what the paper takes for granted: until the new executors are there, with workers
@@ -112,8 +112,8 @@ class Timeline:
         if self._paused_s is not None and self._ended_s is None:
             self._ended_s = at_s
             self._set(drain_s=at_s - self._paused_s)
-        if not confined and metrics.restore_s is None:
-            self._last_output_s = at_s
+        if not confined and metrics.restore_s is None and rows_out:
+            self._last_output_s = at_s  # a batch that was captured early gives out nothing
         if confined and metrics.restore_s is None:
             self._set(restore_s=since_s, pause_s=at_s - self._last_output_s)
             if self._strategy is Strategy.DSM:
@@ -125,8 +125,11 @@ class Timeline:
             and not rows_left
         ):
             self._set(catch_up_s=since_s)
-        if self._metrics.restore_s is not None and self._rate:
-            after = [commit for commit in self._commits if commit.at_s >= self._asked_s]
+        restore_s = self._metrics.restore_s
+        if restore_s is not None and self._rate:
+            # Output is steady, too, while new executors are waited for; that is not meant.
+            restored_s = self._asked_s + restore_s
+            after = [commit for commit in self._commits if commit.at_s >= restored_s]
             stable_s = stable_since(after, self._rate)
             if stable_s is not None:
                 self._set(stabilise_s=stable_s - self._asked_s)
