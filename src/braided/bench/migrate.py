@@ -59,7 +59,7 @@ _CASES = tuple((strategy, way) for strategy in ("ccr", "dcr", "dsm") for way in 
 _PER_S = 8
 _WAIT_S = 0.1
 _FILE_S = 0.5
-_SHARE = 0.55
+_SHARE = 0.4
 """How much of the time channels wait for rows, at most; the rest is for what a batch takes."""
 _USUAL = 1.5
 _SETTLE_S = 60.0
