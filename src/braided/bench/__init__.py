@@ -21,4 +21,5 @@ BENCHES = {
     "skew": "braided.bench.skew",
     "surge": "braided.bench.surge",
     "hosts": "braided.bench.hosts",
+    "cut": "braided.bench.cut",
 }
