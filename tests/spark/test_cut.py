@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -142,3 +143,20 @@ def test_timers_and_the_watermark_wait_for_rows_that_are_left(
         over = EPOCH + timedelta(seconds=(number + 1) * SPAN_S)
         expected += [(g, over, n) for g, n in counts.items()]
     assert sorted(lab.rows()) == sorted(expected)
+
+
+def test_a_batch_ends_by_itself_where_one_channel_would_hold_up_the_others(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(slow(), SCHEMA).name("one")
+    few = [(f"k{i}", i) for i in range(40)]
+    hot = [("hot", i) for i in range(40, 2540)]  # ten seconds of one channel
+    feed.add(few + hot)
+    query = lab.start(flow, channels=4, slots=16, cut=True)
+    query.processAllAvailable()
+    shown = sections(query)
+    events = (lab.checkpoint / "braided" / "events.jsonl").read_text()
+    query.stop()
+    assert re.search(r"rows of one were left on \d of 4 channels", shown[0]["cut"]["why"])
+    assert '"type":"cut"' in events
+    assert sorted(lab.rows()) == sorted(few + hot)
+    assert lab.state(flow)[("hot",)] == {"seen": list(range(40, 2540))}
