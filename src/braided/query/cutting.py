@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from braided.orders.address import LineAddress
 from braided.orders.post import OrderPost
 from braided.query.watching import Watch
-from braided.spark.executors import driver_host
+from braided.spark.executors import driver_hosts
 from braided.spark.stage_rows import StageRows
 from braided.tasks.outcome import CutAsked
 
@@ -33,23 +34,27 @@ class Cutter:
     def __init__(self, watched_rows: Callable[[int], int | None] | None = None) -> None:
         """`watched_rows`: how many rows a stage has to do; None if nobody watches."""
         self._post: OrderPost | None = None
+        self._host = ""
         self._watch = None if watched_rows is None else Watch(watched_rows, self.cut)
         self._lock = threading.Lock()
         self._token = ""
         self._begun_s = 0.0
         self._asked: CutAsked | None = None
 
-    def listen(self, host: str) -> None:
-        """Lets tasks reach the driver; where that can't be, no batch ends early."""
+    def listen(self, bind: str, host: str) -> None:
+        """Lets tasks reach the driver, which listens on one address and is known by another;
+        where that can't be, no batch ends early.
+        """
         try:
-            self._post = OrderPost(host, None if self._watch is None else self._watch.hear)
+            self._post = OrderPost(bind, None if self._watch is None else self._watch.hear)
+            self._host = host
         except OSError as error:
             log.warning("running tasks can't be reached, so no batch ends early: %s", error)
 
     @property
     def address(self) -> LineAddress | None:
         """Where tasks reach the driver; None where they do not."""
-        return None if self._post is None else self._post.address
+        return None if self._post is None else replace(self._post.address, host=self._host)
 
     @property
     def watches(self) -> bool:
@@ -103,5 +108,5 @@ class Cutter:
 def open_cutter(spark: SparkSession, is_watched: bool) -> Cutter:
     """For the batches of a query; whether it is to end those that one channel holds up."""
     cutter = Cutter(StageRows(spark).read_by if is_watched else None)
-    cutter.listen(driver_host(spark))
+    cutter.listen(*driver_hosts(spark))
     return cutter

@@ -56,6 +56,8 @@ log = logging.getLogger("braided")
 
 _LOOK_S = 0.1
 _COMMITS_KEPT = 512
+_RATE_S = 60.0
+"""The rate of output before a migration is that of so many seconds."""
 
 Tables = Mapping[str, RoutingTable]
 
@@ -205,7 +207,8 @@ class Migrations:
             there = Seen({executor.id: executor.host for executor in seen})
             machine = Machine(strategy, move, there, self._running is not None)
             asked_s = time.monotonic()
-            timeline = Timeline(strategy, asked_s, tuple(self._commits))
+            recent = [each for each in self._commits if each.at_s >= asked_s - _RATE_S]
+            timeline = Timeline(strategy, asked_s, recent)
             migration = Migration(machine, timeline)
             self._migration, self._timeline = migration, timeline
         try:

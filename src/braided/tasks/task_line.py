@@ -36,8 +36,10 @@ class TaskLine:
         self._channel = channel
         self._stage = stage
         self._begun_s = self._told_s = perf_counter()
-        self.begins_late = line.is_stopped(batch.token)
-        """Whether the batch was being ended before this task began."""
+        self.holds_watermark = batch.cut is not None or line.is_stopped(batch.token)
+        """Whether rows may have been left before this task: the batch was being ended when it
+        began.
+        """
         self._tell(0, False)
 
     def limit(self, rows: int) -> int | None:
