@@ -22,25 +22,25 @@ ANCESTORS = {
 REST = CarryFile("a", "carry/x", "d", 5)
 
 
+_NUMBERS = [
+    "keys_added",
+    "bytes_added",
+    "rows_in",
+    "rows_out",
+    "keys_touched",
+    "busy_ns",
+    "slots_opened",
+    "cache_hits",
+    "rolled_back",
+    "caught_up",
+    "rebuilt",
+    "bytes_caught_up",
+    "cache_errors",
+]
+
+
 def report(operator: str, channel: int = 0, **more: Any) -> ChannelReport:
-    zeros = {
-        name: 0
-        for name in [
-            "keys_added",
-            "bytes_added",
-            "rows_in",
-            "rows_out",
-            "keys_touched",
-            "busy_ns",
-            "slots_opened",
-            "cache_hits",
-            "rolled_back",
-            "caught_up",
-            "rebuilt",
-            "bytes_caught_up",
-            "cache_errors",
-        ]
-    }
+    zeros = dict.fromkeys(_NUMBERS, 0)
     plain = ChannelReport(
         operator=operator,
         channel=channel,
