@@ -60,8 +60,8 @@ MAY_IMPORT: dict[str, str] = {
     "import_state": "errors store spark kinds",
     "testing": "errors failpoints store control operator spark tasks flow kinds query api",
     FACE: "errors release operator dict_functions api testing",
-    "workloads": "operator",
-    "bench": f"errors store control sim operator spark tasks query {PACKAGE}",
+    "workloads": f"operator {PACKAGE}",
+    "bench": f"errors store control sim operator spark tasks query workloads {PACKAGE}",
     "cli": "errors store control sim spark kinds inspect api import_state workloads bench"
     f" {PACKAGE}",
 }

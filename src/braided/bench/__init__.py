@@ -22,4 +22,5 @@ BENCHES = {
     "surge": "braided.bench.surge",
     "hosts": "braided.bench.hosts",
     "cut": "braided.bench.cut",
+    "migrate": "braided.bench.migrate",
 }

@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("name", metavar="NAME", type=_bench_name, help="one of those below")
     bench.add_argument("--json", action="store_true", help="end with one line of JSON")
-    bench.add_argument("--quick", action="store_true", help="fewer batches, under 90 seconds")
+    bench.add_argument("--quick", action="store_true", help="fewer batches, under three minutes")
     _add_simulator(commands)
     return parser
 

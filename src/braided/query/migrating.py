@@ -123,6 +123,7 @@ class Migrations:
         self._is_paused = False
         self._is_stopped = False
         self._running: Tables | None = None
+        self._began_confined = False
         self._killed_hosts: frozenset[str] = frozenset()
 
     # -- the thread of the batches ---------------------------------------------------------
@@ -136,7 +137,7 @@ class Migrations:
         """A batch begins, by these tables."""
         confined = self._is_confined(tables)
         with self._lock:
-            self._running = tables
+            self._running, self._began_confined = tables, confined
             if self._timeline is not None:
                 self._timeline.batch_began(time.monotonic(), confined)
             if self._is_going:
@@ -144,8 +145,11 @@ class Migrations:
 
     def ended(self, outcome: BatchOutcome, rows_out: int) -> dict[str, Any] | None:
         """A batch is published, and has given out so many rows; what the progress should show."""
-        now_s, confined = time.monotonic(), self._is_confined(outcome.tables)
+        now_s, is_confined = time.monotonic(), self._is_confined(outcome.tables)
         with self._lock:
+            # One that ran on hosts that stay, when channels were confined to them and others, has
+            # not moved.
+            confined = is_confined and self._began_confined
             self._running = None
             self._commits.append(Commit(now_s, rows_out))
             if self._timeline is None or self._migration is None:
