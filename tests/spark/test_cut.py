@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 import braided
 from braided.api.query import ElasticQuery
-from braided.errors import QueryStoppedError
+from braided.errors import OptionError, QueryStoppedError
 from support.stream_harness import Feed, Lab, wait_until
 
 SCHEMA = "k string, seq bigint"
@@ -52,14 +52,11 @@ def sections(query: ElasticQuery) -> dict[int, dict[str, Any]]:
     return {p["batchId"]: p["braided"] for p in query.recentProgress if "braided" in p}
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-def test_the_rest_of_a_batch_that_is_cut_comes_next(
-    lab: Lab, tmp_path: Path, ordered: bool
-) -> None:
+def test_the_rest_of_a_batch_that_is_cut_comes_next(lab: Lab, tmp_path: Path) -> None:
     feed, mark = lab.feed(SCHEMA), tmp_path / "begun"
     flow = braided.stream(feed.frame()).groupBy("k").apply(slow(mark), SCHEMA).name("one")
     feed.add(rows(0, 1000))
-    query = lab.start(flow, channels=2, slots=8, orderPreserving=ordered)
+    query = lab.start(flow, channels=2, slots=8)
     cut_when_begun(query, mark)
     query.processAllAvailable()
     shown = sections(query)
@@ -160,3 +157,40 @@ def test_a_batch_ends_by_itself_where_one_channel_would_hold_up_the_others(lab: 
     assert '"type":"cut"' in events
     assert sorted(lab.rows()) == sorted(few + hot)
     assert lab.state(flow)[("hot",)] == {"seen": list(range(40, 2540))}
+
+
+def test_a_chain_that_is_cut_again_and_again_keeps_the_order_of_keys(
+    lab: Lab, tmp_path: Path
+) -> None:
+    feed, mark = lab.feed(SCHEMA), tmp_path / "begun"
+    first = braided.stream(feed.frame()).groupBy("k").apply(slow(mark), SCHEMA).name("first")
+    flow = first.groupBy(F.expr("substring(k, 1, 1)")).apply(slow(), SCHEMA).name("second")
+    feed.add(rows(0, 600, keys=3))
+    query = lab.start(flow, channels=2, slots=8)
+    cuts = 0
+    for _ in range(4):
+        wait_until(mark.exists, "a row is processed")
+        cuts += query.cut()
+        mark.unlink()
+    query.processAllAvailable()
+    shown = sections(query)
+    query.stop()
+    assert cuts and sum("cut" in section for section in shown.values()) > 1
+    [(_, second)] = lab.state(flow, "second").items()
+    for n in range(3):  # by the key that they had in the first
+        assert [seq for seq in second["seen"] if seq % 3 == n] == list(range(n, 600, 3))
+    assert sorted(lab.rows()) == sorted(rows(0, 600, keys=3))
+
+
+def test_where_nothing_can_be_left_nothing_is_cut(lab: Lab, tmp_path: Path) -> None:
+    feed, mark = lab.feed(SCHEMA), tmp_path / "begun"
+    flow = braided.stream(feed.frame()).groupBy("k").apply(slow(mark), SCHEMA).name("one")
+    feed.add(rows(0, 200))
+    query = lab.start(flow, channels=2, slots=8, orderPreserving=True)
+    wait_until(mark.exists, "a row is processed")
+    assert not query.cut()
+    query.processAllAvailable()
+    query.stop()
+    assert lab.rows() == rows(0, 200)
+    with pytest.raises(OptionError, match="contradict each other"):
+        lab.start(flow, channels=2, slots=8, orderPreserving=True, cut=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from braided.spark.jvm import java_class
 __all__ = [
     "Executor",
     "SparkExecutors",
+    "cores_by_host",
     "driver_hosts",
     "local_cores",
     "place_of",
@@ -43,6 +44,14 @@ class Executor:
 def place_of(executor: Executor) -> str:
     """The executor as a place for a task; a host is one, too."""
     return f"executor_{executor.host}_{executor.id}"
+
+
+def cores_by_host(executors: Iterable[Executor]) -> dict[str, int]:
+    """How many tasks each host runs at a time, on these executors."""
+    cores: dict[str, int] = {}
+    for executor in executors:
+        cores[executor.host] = cores.get(executor.host, 0) + executor.cores
+    return cores
 
 
 def driver_hosts(spark: SparkSession) -> tuple[str, str]:
