@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -156,7 +156,7 @@ def _fault(number: int, kind: Kind, chance: random.Random) -> Fault:
 
 
 # A command of the query's that is to come at random gets a function here that draws its arguments.
-_COMMANDS = {
+_COMMANDS: dict[str, Callable[[random.Random], tuple[Any, ...]]] = {
     "rescale": lambda chance: (chance.randint(1, CHANNELS_MAX), chance.choice(OPERATORS)),
     "rebalance": lambda chance: (chance.choice(OPERATORS),),
 }
