@@ -105,6 +105,7 @@ class Drivers:
         self._job = job
         self._java = java
         self._all: list[DriverProcess] = []
+        self._told = 0
 
     @property
     def current(self) -> DriverProcess:
@@ -137,6 +138,18 @@ class Drivers:
         return Counter(
             said["error"] for driver in self._all for said in driver.said() if "error" in said
         )
+
+    def new_errors(self) -> list[str]:
+        """The first lines of those that were not asked about before."""
+        errors = [
+            f"driver {driver.number}, {said['error']}: {said['text'].partition(chr(10))[0]}"
+            for driver in self._all
+            for said in driver.said()
+            if "error" in said
+        ]
+        new = errors[self._told :]
+        self._told = len(errors)
+        return new
 
     def end(self) -> None:
         for driver in self._all:

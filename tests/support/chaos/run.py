@@ -178,6 +178,8 @@ class _Stage:
             took_s = time.monotonic() - begun[fault.number]
             self.report.note(fault, took_s)
             self.say(f"{fault.number:>4} {fault.kind:<20} {took_s:>6.1f} s  {hit[fault.number]}")
+        for line in self.drivers.new_errors():
+            self.say(f"     a query failed, and went on: {line}")
 
     def _feed_while(self, faults_last: Callable[[], bool]) -> None:
         """Rows come in at a steady pace, so many at most: while faults last, and a few at least."""
@@ -189,6 +191,7 @@ class _Stage:
                 files += 1
             self.drivers.mend()
             time.sleep(FILE_EVERY_S if files < most or not busy else _LOOK_S)
+        self.source.add()  # nobody has recovered who does not take in what comes afterwards
 
     def await_exact(self, after: str) -> None:
         """Until the query has taken everything in and all is as it should be."""
