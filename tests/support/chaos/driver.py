@@ -11,14 +11,18 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from braided.api.query import ElasticQuery
-from braided.errors import BraidedError, FencedError
+from braided.control.routing.table import Pin
+from braided.errors import FencedError
+from braided.store.slots.key_codec import KeyCodec
 from support.chaos.flow import INPUT, flow
 
 __all__ = ["FENCED", "LOST_JVM", "Job"]
@@ -104,8 +108,11 @@ class Driver:
         if method == "stop":
             self._stopping = True
         try:
-            getattr(query, method)(*arguments)
-        except BraidedError as error:  # the query has just ended; the loop will say why
+            if method in _BESIDES:
+                _BESIDES[method](query, *arguments)
+            else:
+                getattr(query, method)(*arguments)
+        except Exception as error:  # the query may be about to fail; if so, the loop will say why
             self._say(refused=command, text=str(error)[:_TEXT_MAX])
         else:
             self._say(did=command)
@@ -113,6 +120,30 @@ class Driver:
     def _say(self, **said: Any) -> None:
         with open(self._job.said, "a") as file:
             file.write(json.dumps(said) + "\n")
+
+
+def _pin(query: ElasticQuery, operator: str, key: int, slot: int) -> None:
+    """Pins a key, as the controller does with those that are hot."""
+    opened = query._opened
+    encoded = _encoded(key)
+    hashes = opened.control._hashes.of_key(operator, encoded)
+    assert hashes is not None
+    opened.commands.propose_pin(operator, Pin(encoded, *hashes, slot))
+    opened.bell.ring()
+
+
+def _unpin(query: ElasticQuery, operator: str, key: int) -> None:
+    query._opened.commands.propose_pin(operator, _encoded(key))
+    query._opened.bell.ring()
+
+
+def _encoded(key: int) -> bytes:
+    [encoded] = KeyCodec(pa.schema([("key", pa.int64())])).encode_batch([pa.array([key])])
+    return encoded
+
+
+_BESIDES: dict[str, Callable[..., None]] = {"pin": _pin, "unpin": _unpin}
+"""Commands for which a query has no method."""
 
 
 def _kind(error: BaseException) -> str:

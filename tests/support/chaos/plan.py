@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["DECK", "Command", "Fault", "Kind", "Round", "deal"]
+__all__ = ["DECK", "SLOTS", "Command", "Fault", "Kind", "Round", "deal"]
 
 
 class Kind(StrEnum):
@@ -68,6 +68,8 @@ _AREAS = {
 _AFTER_S_MAX = 2.0
 _SECONDS = (0.5, 4.0)
 CHANNELS_MAX = 6
+SLOTS = 16
+_PINNED_KEYS = 3
 OPERATORS: tuple[str | None, ...] = (None, "chain", "totals", "milestones")
 
 
@@ -159,7 +161,14 @@ def _fault(number: int, kind: Kind, chance: random.Random) -> Fault:
 _COMMANDS: dict[str, Callable[[random.Random], tuple[Any, ...]]] = {
     "rescale": lambda chance: (chance.randint(1, CHANNELS_MAX), chance.choice(OPERATORS)),
     "rebalance": lambda chance: (chance.choice(OPERATORS),),
+    "pin": lambda chance: (*_pinned(chance), chance.randrange(SLOTS)),
+    "unpin": lambda chance: _pinned(chance),
 }
+
+
+def _pinned(chance: random.Random) -> tuple[str, int]:
+    """Of so few keys that one is let go that was pinned; those of an aggregation can't be."""
+    return chance.choice(["chain", "milestones"]), chance.randrange(_PINNED_KEYS)
 
 
 def _command(chance: random.Random) -> Command:

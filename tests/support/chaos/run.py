@@ -27,7 +27,7 @@ from support.chaos.driver import Job
 from support.chaos.driver_process import Drivers
 from support.chaos.faults import Saboteur
 from support.chaos.oracle import Oracle, rows_of_file
-from support.chaos.plan import Command, Fault, Kind, Round, deal
+from support.chaos.plan import SLOTS, Command, Fault, Kind, Round, deal
 from support.chaos.store_proxy import proxied
 from support.chaos.verdict import Judge, WrongRows
 
@@ -53,7 +53,7 @@ not because of what it finds in its checkpoint.
 """
 # Everything that happens now and then happens often.
 _OPTIONS = {
-    "braided.slots": "16",
+    "braided.slots": str(SLOTS),
     "braided.channels": "3",
     "braided.orderBy": "id",
     "braided.snapshot.minBytes": "1k",
@@ -85,6 +85,9 @@ class Report:
     batches: int = 0
     drivers: int = 0
     commands: int = 0
+    epochs: int = 0
+    """How often a routing table was another than before, of all operators."""
+    rounds_with_pins: int = 0
     query_errors: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -174,6 +177,7 @@ class _Stage:
         self.report.commands += len(asked)
         self.await_exact(", ".join(f"{fault.number} ({fault.kind})" for fault in each.faults))
         self.report.recoveries += 1
+        self.report.rounds_with_pins += self.judge.pinned_keys() > 0
         for fault in each.faults:
             took_s = time.monotonic() - begun[fault.number]
             self.report.note(fault, took_s)
@@ -248,6 +252,7 @@ def chaos(
         finally:
             report.rows_written = stage.oracle.rows
             report.rows_checked = stage.judge.rows_checked
+            report.epochs = stage.judge.epochs()
             report.batches = stage.judge.newest_batch() + 1
             report.drivers = stage.drivers.count
             report.query_errors = dict(stage.drivers.errors())

@@ -81,6 +81,16 @@ class Judge:
         except StateNotFoundError:
             return -1
 
+    def pinned_keys(self) -> int:
+        operators = Versions(self._store).view(None).operators
+        return sum(len(version.pins) for version in operators.values())
+
+    def epochs(self) -> int:
+        if self.newest_batch() < 0:
+            return 0
+        operators = Versions(self._store).view(None).operators
+        return sum(version.epoch for version in operators.values())
+
     def _read_output(self) -> None:
         listed = published_files(self._output, self._root)
         twice = [path for path, times in Counter(listed).items() if times > 1]
