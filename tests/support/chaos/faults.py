@@ -177,6 +177,8 @@ class Saboteur:
         self.proxy.misbehave(_MISBEHAVIOURS[fault.kind])
         try:
             time.sleep(fault.seconds)
+            # Whom nobody has asked has not misbehaved; a query that is idle asks for its lease.
+            self._await(lambda: self.proxy.affected > before, "a request to the store")
         finally:
             self.proxy.misbehave(None)
         return f"for {fault.seconds} s, {self.proxy.affected - before} requests"

@@ -27,7 +27,7 @@ class Kind(StrEnum):
     KILL_WORKER = "kill worker"  # a host: it is back after some seconds
     KILL_DRIVER = "kill driver"
     KILL_DRIVER_JVM = "kill driver's JVM"
-    KILL_DRIVER_PYTHON = "kill driver's Python"
+    KILL_DRIVER_PYTHON = "kill driver's Python"  # its JVM goes right after it
     STOP_EXECUTOR = "stop executor"  # SIGSTOP, and SIGCONT after some seconds
     STOP_PYTHON = "stop python worker"
     STOP_DRIVER = "stop driver"

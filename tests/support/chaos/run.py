@@ -74,7 +74,8 @@ class Report:
 
     seed: int
     faults: int
-    left_out: list[str]
+    """As planned; `by_kind` has those that were done."""
+    left_out: list[str] = field(default_factory=list)
     by_kind: Counter[str] = field(default_factory=Counter)
     longest_by_kind_s: dict[str, float] = field(default_factory=dict)
     recoveries: int = 0
@@ -90,6 +91,7 @@ class Report:
     rounds_with_pins: int = 0
     query_errors: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    failed: bool = False
 
     def note(self, fault: Fault, took_s: float) -> None:
         kind = fault.kind.value
@@ -224,24 +226,23 @@ class _Stage:
 
 
 def chaos(
-    home: Path,
-    seed: int,
-    faults: int,
-    together: int = 3,
-    say: Callable[[str], None] = print,
-) -> Report:
-    """A whole run, below a directory of its own."""
+    home: Path, report: Report, together: int = 3, say: Callable[[str], None] = print
+) -> None:
+    """A whole run, below a directory of its own; the report says how far it came, however it ends.
+
+    Up to `together` faults are in flight at a time.
+    """
     disks = can_mount(home)
-    left_out = [] if disks else [Kind.FILL_DISK]
-    report = Report(seed, faults, [f"{kind}: no right to mount a small disk" for kind in left_out])
+    without = [] if disks else [Kind.FILL_DISK]
+    report.left_out = [f"{kind}: no right to mount a small disk" for kind in without]
     begun = time.monotonic()
     with _stage(home, report, disks, say) as stage:
         try:
             stage.source.add()
             stage.drivers.start()
             stage.await_exact("none")
-            say(f"seed {seed}: the query runs after {time.monotonic() - begun:.0f} s")
-            for each in deal(seed, faults, left_out, together):
+            say(f"seed {report.seed}: the query runs after {time.monotonic() - begun:.0f} s")
+            for each in deal(report.seed, report.faults, without, together):
                 stage.play(each)
             stage.finish()
         except WrongRows as error:
@@ -257,10 +258,10 @@ def chaos(
             report.drivers = stage.drivers.count
             report.query_errors = dict(stage.drivers.errors())
             report.seconds = round(time.monotonic() - begun, 1)
-    return report
 
 
 def _explained(stage: _Stage, error: Exception) -> ChaosError:
+    stage.report.failed = True
     return ChaosError(
         f"{type(error).__name__}: {error}\n{stage.drivers.current.tail()}\n"
         f"logs are below {stage.home}; again: {stage.report.repeat}"
@@ -334,14 +335,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(lacking, file=sys.stderr)
         return 2
     home = Path(tempfile.mkdtemp(prefix="braided-chaos-", dir=_place()))
+    report = Report(given.seed, given.faults)
     try:
-        report = chaos(home, given.seed, given.faults, say=_print)
+        chaos(home, report, say=_print)
     except ChaosError as error:
         print(error, file=sys.stderr)
         return 1
-    shutil.rmtree(home, ignore_errors=True)
-    print(report.to_json())
-    return 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    else:
+        return 0
+    finally:
+        _print(report.to_json())
+        if not report.failed:
+            shutil.rmtree(home, ignore_errors=True)
 
 
 def _print(line: Any) -> None:
