@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
@@ -35,18 +35,20 @@ def send_signal(pids: Sequence[int], number: signal.Signals) -> None:
 class DriverProcess:
     """A driver, with a keeper, so that nothing of it outlives the run."""
 
-    def __init__(self, home: Path, number: int, job: Job, java: Mapping[str, str]) -> None:
+    def __init__(self, home: Path, number: int, job: Job) -> None:
         self.number = number
         self.log = home / f"driver-{number:03d}.log"
         self._commands, self._said = Path(job.commands), Path(job.said)
         self._commands.touch()
         written = home / f"driver-{number:03d}.json"
         written.write_bytes(msgspec.json.encode(job))
+        temporary = home / "tmp"
+        temporary.mkdir(exist_ok=True)
         environment = {
             **os.environ,
-            **java,
             "PYTHONPATH": f"{_ROOT / 'src'}{os.pathsep}{_ROOT / 'tests'}",
             "TZ": "UTC",
+            "TMPDIR": str(temporary),  # who is killed tidies nothing up
         }
         command = [sys.executable, "-P", str(_PROGRAM), str(written)]
         self._keeper: Popen[bytes] = keep(command, environment, self.log)
@@ -99,11 +101,10 @@ class DriverProcess:
 class Drivers:
     """The driver of a query, and those that were before it."""
 
-    def __init__(self, home: Path, job: Job, java: Mapping[str, str]) -> None:
+    def __init__(self, home: Path, job: Job) -> None:
         """`job` lacks what is different for each of them."""
         self._home = home
         self._job = job
-        self._java = java
         self._all: list[DriverProcess] = []
         self._told = 0
 
@@ -123,7 +124,7 @@ class Drivers:
             commands=str(self._home / f"driver-{number:03d}.commands"),
             said=str(self._home / f"driver-{number:03d}.said"),
         )
-        self._all.append(DriverProcess(self._home, number, job, self._java))
+        self._all.append(DriverProcess(self._home, number, job))
         return self._all[-1]
 
     def mend(self) -> bool:
