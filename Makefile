@@ -9,6 +9,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 CHAOS_FAULTS ?= 200
 CHAOS_SEED ?=
+CHAOS_TOGETHER ?= 3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
@@ -58,7 +59,7 @@ cluster-tests: setup  ## Runs differential and kill tests on a Spark cluster of 
 	@BRAIDED_TEST_MASTER=cluster $(BIN)/python -m pytest tests/kill/test_kill.py $(PYTEST_ARGS)
 
 chaos: setup  ## Kills, stops and starves a query on a cluster, 200 times, and checks every row; not in `make test`
-	@PYTHONPATH=src:tests $(BIN)/python -m support.chaos.run --faults $(CHAOS_FAULTS) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED))
+	@PYTHONPATH=src:tests $(BIN)/python -m support.chaos.run --faults $(CHAOS_FAULTS) --together $(CHAOS_TOGETHER) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED))
 
 bench: setup  ## Runs every benchmark with --quick
 	@for name in $$($(BIN)/python -c 'from braided.bench import BENCHES; print(*BENCHES)'); do \

@@ -13,7 +13,7 @@ from braided.bench.s3_server import missing
 from support.chaos.plan import DECK
 from support.chaos.run import Report, chaos
 
-SEED, FAULTS = 4, len(DECK)
+SEED, FAULTS, TOGETHER = 4, len(DECK), 4
 
 
 def test_twenty_faults_lose_no_row_and_give_none_twice(tmp_path: Path) -> None:
@@ -21,8 +21,8 @@ def test_twenty_faults_lose_no_row_and_give_none_twice(tmp_path: Path) -> None:
     if lacking is not None:
         assert os.environ.get("BRAIDED_TEST_S3") != "required", lacking
         pytest.skip(lacking)
-    report = Report(SEED, FAULTS)
-    chaos(tmp_path, report, together=4)
+    report = Report(SEED, FAULTS, TOGETHER)
+    chaos(tmp_path, report)
     print(report.to_json())
     assert sum(report.by_kind.values()) == FAULTS
     assert report.rows_wrong == 0

@@ -34,6 +34,7 @@ from support.chaos.verdict import Judge, WrongRows
 __all__ = ["ChaosError", "Report", "chaos"]
 
 HOSTS = 4
+TOGETHER = 3
 RECOVERY_S_MAX = 600.0
 """How long a query may take to be where it should be; a busy machine must not fail a run."""
 FILE_EVERY_S = 0.3
@@ -75,6 +76,8 @@ class Report:
     seed: int
     faults: int
     """As planned; `by_kind` has those that were done."""
+    together: int = TOGETHER
+    """How many are in flight at a time, at most. Another number is another plan."""
     left_out: list[str] = field(default_factory=list)
     by_kind: Counter[str] = field(default_factory=Counter)
     longest_by_kind_s: dict[str, float] = field(default_factory=dict)
@@ -101,7 +104,8 @@ class Report:
 
     @property
     def repeat(self) -> str:
-        return f"make chaos CHAOS_SEED={self.seed} CHAOS_FAULTS={self.faults}"
+        plan = f"CHAOS_SEED={self.seed} CHAOS_FAULTS={self.faults} CHAOS_TOGETHER={self.together}"
+        return f"make chaos {plan}"
 
     def to_json(self) -> str:
         said = {**self.__dict__, "by_kind": dict(sorted(self.by_kind.items()))}
@@ -225,12 +229,9 @@ class _Stage:
             raise ChaosError(f"at the end:\n{self.judge.differences(self.oracle)}")
 
 
-def chaos(
-    home: Path, report: Report, together: int = 3, say: Callable[[str], None] = print
-) -> None:
-    """A whole run, below a directory of its own; the report says how far it came, however it ends.
-
-    Up to `together` faults are in flight at a time.
+def chaos(home: Path, report: Report, say: Callable[[str], None] = print) -> None:
+    """A whole run, below a directory of its own; the report says which, and how far it came,
+    however it ends.
     """
     disks = can_mount(home)
     without = [] if disks else [Kind.FILL_DISK]
@@ -242,7 +243,7 @@ def chaos(
             stage.drivers.start()
             stage.await_exact("none")
             say(f"seed {report.seed}: the query runs after {time.monotonic() - begun:.0f} s")
-            for each in deal(report.seed, report.faults, without, together):
+            for each in deal(report.seed, report.faults, without, report.together):
                 stage.play(each)
             stage.finish()
         except WrongRows as error:
@@ -329,13 +330,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Faults by a seed, and rows that must be right.")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000)
     parser.add_argument("--faults", type=int, default=200)
+    parser.add_argument("--together", type=int, default=TOGETHER)
     given = parser.parse_args(arguments)
     lacking = missing()
     if lacking is not None:
         print(lacking, file=sys.stderr)
         return 2
     home = Path(tempfile.mkdtemp(prefix="braided-chaos-", dir=_place()))
-    report = Report(given.seed, given.faults)
+    report = Report(given.seed, given.faults, given.together)
     try:
         chaos(home, report, say=_print)
     except ChaosError as error:
