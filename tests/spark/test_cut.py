@@ -167,15 +167,16 @@ def test_a_chain_that_is_cut_again_and_again_keeps_the_order_of_keys(
     flow = first.groupBy(F.expr("substring(k, 1, 1)")).apply(slow(), SCHEMA).name("second")
     feed.add(rows(0, 600, keys=3))
     query = lab.start(flow, channels=2, slots=8)
-    cuts = 0
-    for _ in range(4):
-        wait_until(mark.exists, "a row is processed")
-        cuts += query.cut()
+
+    def cuts() -> int:
+        return sum("cut" in section for section in sections(query).values())
+
+    for number in range(1, 4):
+        cut_when_begun(query, mark)
+        wait_until(lambda number=number: cuts() == number, "the batch has ended")
         mark.unlink()
     query.processAllAvailable()
-    shown = sections(query)
     query.stop()
-    assert cuts and sum("cut" in section for section in shown.values()) > 1
     [(_, second)] = lab.state(flow, "second").items()
     for n in range(3):  # by the key that they had in the first
         assert [seq for seq in second["seen"] if seq % 3 == n] == list(range(n, 600, 3))

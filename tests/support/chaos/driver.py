@@ -7,9 +7,11 @@ What it has to say is appended to a file at once, line by line; commands come in
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +34,7 @@ LOST_JVM, FENCED = 2, 3
 _LOOK_S = 0.1
 _PAUSE_S = 0.5
 _TEXT_MAX = 600
+_MIGRATION_S = 30.0
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -137,13 +140,27 @@ def _unpin(query: ElasticQuery, operator: str, key: int) -> None:
     query._opened.bell.ring()
 
 
+def _migrate(query: ElasticQuery, strategy: str, executors: int) -> None:
+    """Beside what else is asked for meanwhile; one that fails, or is undone, is as good."""
+
+    def migrate() -> None:
+        with contextlib.suppress(Exception):
+            query.migrate(strategy, executors, timeout=_MIGRATION_S)
+
+    threading.Thread(target=migrate, daemon=True).start()
+
+
 def _encoded(key: int) -> bytes:
     [encoded] = KeyCodec(pa.schema([("key", pa.int64())])).encode_batch([pa.array([key])])
     return encoded
 
 
-_BESIDES: dict[str, Callable[..., None]] = {"pin": _pin, "unpin": _unpin}
-"""Commands for which a query has no method."""
+_BESIDES: dict[str, Callable[..., None]] = {
+    "pin": _pin,
+    "unpin": _unpin,
+    "migrate": _migrate,
+}
+"""Commands for which a query has no method, or one that takes its time."""
 
 
 def _kind(error: BaseException) -> str:

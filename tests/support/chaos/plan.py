@@ -68,6 +68,8 @@ _AREAS = {
 _AFTER_S_MAX = 2.0
 _SECONDS = (0.5, 4.0)
 CHANNELS_MAX = 6
+_EXECUTORS_MAX = 4
+_STRATEGIES = ["dsm", "dcr", "ccr"]
 SLOTS = 16
 _PINNED_KEYS = 3
 OPERATORS: tuple[str | None, ...] = (None, "chain", "totals", "milestones")
@@ -163,6 +165,11 @@ _COMMANDS: dict[str, Callable[[random.Random], tuple[Any, ...]]] = {
     "rebalance": lambda chance: (chance.choice(OPERATORS),),
     "pin": lambda chance: (*_pinned(chance), chance.randrange(SLOTS)),
     "unpin": lambda chance: _pinned(chance),
+    "cut": lambda chance: (),
+    "migrate": lambda chance: (
+        chance.choice(["dsm", "dcr", "ccr"]),
+        chance.randint(1, _EXECUTORS_MAX),
+    ),
 }
 
 
