@@ -7,10 +7,13 @@ SHELL := bash
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+CHAOS_FAULTS ?= 200
+CHAOS_SEED ?=
+CHAOS_TOGETHER ?= 3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo cluster quick test fuzz check bench s3 hdfs cluster-tests clean
+.PHONY: help setup demo cluster quick test fuzz check bench s3 hdfs cluster-tests chaos clean
 
 help:  ## Lists these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +57,9 @@ hdfs: setup  ## Runs the tests of stores, and a query, against a NameNode and a 
 cluster-tests: setup  ## Runs differential and kill tests on a Spark cluster of two hosts; not in `make test`
 	@BRAIDED_TEST_MASTER=cluster $(BIN)/python -m pytest tests/spark/test_differential.py tests/spark/test_processor_differential.py $(PYTEST_ARGS)
 	@BRAIDED_TEST_MASTER=cluster $(BIN)/python -m pytest tests/kill/test_kill.py $(PYTEST_ARGS)
+
+chaos: setup  ## Kills, stops and starves a query on a cluster, 200 times, and checks every row; not in `make test`
+	@PYTHONPATH=src:tests $(BIN)/python -m support.chaos.run --faults $(CHAOS_FAULTS) --together $(CHAOS_TOGETHER) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED))
 
 bench: setup  ## Runs every benchmark with --quick
 	@for name in $$($(BIN)/python -c 'from braided.bench import BENCHES; print(*BENCHES)'); do \

@@ -510,6 +510,11 @@ def _contradictions(values: Mapping[str, Any], names: Mapping[str, str]) -> list
             f"{names['executors_most']} has the query ask for executors and release them, which "
             f"takes slots off them first: {names['placement']} can't be off."
         )
+    if values.get("cut") and values.get("order_preserving"):
+        found.append(
+            f"{names['cut']} and {names['order_preserving']} contradict each other: rows that a "
+            "batch leaves for the next one come after others that they belong before."
+        )
     scale = values.get("scale", "model")
     if "latency_target_s" in values and scale != "model":
         found.append(

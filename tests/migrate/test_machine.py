@@ -98,6 +98,21 @@ class TestWhenSomethingGoesWrong:
         assert machine.on(seen("123")) == [Request(4), Resume()]
         assert machine.on(seen("1235")) == [Prepare(ids("1235"))]
 
+    def test_one_more_that_comes_is_prepared_too(self) -> None:
+        machine = Machine(Strategy.DCR, OUT, seen("12"), is_running=False)
+        machine.begin()
+        assert machine.on(seen("1234")) == [Prepare(ids("1234"))]
+        assert machine.on(seen("12345")) == [Prepare(ids("12345"))]
+        assert machine.on(Prepared(ids("1234"))) == []
+        assert machine.on(Prepared(ids("12345")))[0] == Pause()
+
+    def test_executors_that_are_refused_are_not_moved_to(self) -> None:
+        machine = Machine(Strategy.DCR, OUT, seen("12"), is_running=False)
+        machine.begin()
+        machine.on(seen("1234"))
+        assert machine.on(Prepared(ids("123"))) == []
+        assert machine.on(TimeUp())[0] == Confine(None)
+
     def test_time_that_is_up_takes_everything_back(self) -> None:
         machine = Machine(Strategy.CCR, OUT, seen("12"), is_running=True)
         machine.begin()
@@ -105,6 +120,7 @@ class TestWhenSomethingGoesWrong:
         machine.on(Prepared(ids("1234")))
         assert machine.on(TimeUp()) == [
             Confine(None),
+            Request(2),
             Kill(ids("34")),
             Resume(),
             End(Outcome.UNDONE, "the running batch did not end in time"),

@@ -32,6 +32,7 @@ NOT_RUN = {  # as written: why not
     "make demo": "a minute of load; test_demo.py runs a short one",
     "make test": "runs this",
     "make cluster": "runs until it is told to end; test_cluster.py of the command does",
+    "braided bench migrate --json": "takes long; test_bench_migrate.py runs a short one",
     "braided demo --cluster": "a minute of load; test_cluster_harness.py loses a host too",
     ".venv/bin/braided import-state"
     " CHECKPOINT-OF-THE-NATIVE-QUERY NEW-CHECKPOINT --name Watch": IMPORT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F
 
 import braided
 from braided.api.query import ElasticQuery
-from braided.errors import QueryStoppedError
+from braided.errors import OptionError, QueryStoppedError
 from support.stream_harness import Feed, Lab, wait_until
 
 SCHEMA = "k string, seq bigint"
@@ -51,14 +52,11 @@ def sections(query: ElasticQuery) -> dict[int, dict[str, Any]]:
     return {p["batchId"]: p["braided"] for p in query.recentProgress if "braided" in p}
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-def test_the_rest_of_a_batch_that_is_cut_comes_next(
-    lab: Lab, tmp_path: Path, ordered: bool
-) -> None:
+def test_the_rest_of_a_batch_that_is_cut_comes_next(lab: Lab, tmp_path: Path) -> None:
     feed, mark = lab.feed(SCHEMA), tmp_path / "begun"
     flow = braided.stream(feed.frame()).groupBy("k").apply(slow(mark), SCHEMA).name("one")
     feed.add(rows(0, 1000))
-    query = lab.start(flow, channels=2, slots=8, orderPreserving=ordered)
+    query = lab.start(flow, channels=2, slots=8)
     cut_when_begun(query, mark)
     query.processAllAvailable()
     shown = sections(query)
@@ -142,3 +140,58 @@ def test_timers_and_the_watermark_wait_for_rows_that_are_left(
         over = EPOCH + timedelta(seconds=(number + 1) * SPAN_S)
         expected += [(g, over, n) for g, n in counts.items()]
     assert sorted(lab.rows()) == sorted(expected)
+
+
+def test_a_batch_ends_by_itself_where_one_channel_would_hold_up_the_others(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(slow(), SCHEMA).name("one")
+    few = [(f"k{i}", i) for i in range(40)]
+    hot = [("hot", i) for i in range(40, 2540)]  # ten seconds of one channel
+    feed.add(few + hot)
+    query = lab.start(flow, channels=4, slots=16, cut=True)
+    query.processAllAvailable()
+    shown = sections(query)
+    events = (lab.checkpoint / "braided" / "events.jsonl").read_text()
+    query.stop()
+    assert re.search(r"rows of one were left on \d of 4 channels", shown[0]["cut"]["why"])
+    assert '"type":"cut"' in events
+    assert sorted(lab.rows()) == sorted(few + hot)
+    assert lab.state(flow)[("hot",)] == {"seen": list(range(40, 2540))}
+
+
+def test_a_chain_that_is_cut_again_and_again_keeps_the_order_of_keys(
+    lab: Lab, tmp_path: Path
+) -> None:
+    feed, mark = lab.feed(SCHEMA), tmp_path / "begun"
+    first = braided.stream(feed.frame()).groupBy("k").apply(slow(mark), SCHEMA).name("first")
+    flow = first.groupBy(F.expr("substring(k, 1, 1)")).apply(slow(), SCHEMA).name("second")
+    feed.add(rows(0, 600, keys=3))
+    query = lab.start(flow, channels=2, slots=8)
+
+    def cuts() -> int:
+        return sum("cut" in section for section in sections(query).values())
+
+    for number in range(1, 4):
+        cut_when_begun(query, mark)
+        wait_until(lambda number=number: cuts() == number, "the batch has ended")
+        mark.unlink()
+    query.processAllAvailable()
+    query.stop()
+    [(_, second)] = lab.state(flow, "second").items()
+    for n in range(3):  # by the key that they had in the first
+        assert [seq for seq in second["seen"] if seq % 3 == n] == list(range(n, 600, 3))
+    assert sorted(lab.rows()) == sorted(rows(0, 600, keys=3))
+
+
+def test_where_nothing_can_be_left_nothing_is_cut(lab: Lab, tmp_path: Path) -> None:
+    feed, mark = lab.feed(SCHEMA), tmp_path / "begun"
+    flow = braided.stream(feed.frame()).groupBy("k").apply(slow(mark), SCHEMA).name("one")
+    feed.add(rows(0, 200))
+    query = lab.start(flow, channels=2, slots=8, orderPreserving=True)
+    wait_until(mark.exists, "a row is processed")
+    assert not query.cut()
+    query.processAllAvailable()
+    query.stop()
+    assert lab.rows() == rows(0, 200)
+    with pytest.raises(OptionError, match="contradict each other"):
+        lab.start(flow, channels=2, slots=8, orderPreserving=True, cut=True)

@@ -60,7 +60,7 @@ def test_it_stops_between_two_pieces_and_keeps_the_rest(post: OrderPost, tmp_pat
     assert kept is not None and kept.rows == 200 - rows
     columns = pa.Table.from_batches(list(_read_one(store, "rest", kept.digest))).to_pydict()
     assert columns["v"] == list(range(rows, 200))
-    assert columns["__braided_o0"] == [-1] * kept.rows  # a batch old
+    assert max(columns["__braided_o0"]) < -1  # before all that is carried with its order
     assert columns["__braided_o1"] == sorted(columns["__braided_o1"])
     assert columns["__braided_o2"] == [0] * kept.rows
 

@@ -23,6 +23,7 @@ from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.emitter import Emitter, WaitingRows
 from braided.tasks.groups import GroupSource, group_chunk
+from braided.tasks.pieces import Grain
 from braided.tasks.slot_meter import SlotMeter
 from braided.tasks.spec import BatchSpec, ChannelSpec
 from braided.tasks.timers import clock_ms, due_timers, timer_tags
@@ -63,7 +64,7 @@ def test_groups_are_the_runs_of_equal_keys(rows: list[tuple[int, int]]) -> None:
 @pytest.mark.parametrize("cut", [None, 4])
 def test_rows_are_counted_by_slot_up_to_the_cut(tmp_path: Path, cut: int | None) -> None:
     channel = _channel(tmp_path, cut)
-    source = GroupSource(channel, CODEC, [0], 1)
+    source = GroupSource(channel, CODEC, [0], 1, Grain.ROW)
     rows = [(0, 1), (0, 2), (2, 3), (2, 3), (2, 3), (5, 4)]
     chunks = [_chunk(rows[:3]), _chunk(rows[3:])]
     assert sum(len(grouped.keys) for grouped in source.read(iter(chunks))) == (

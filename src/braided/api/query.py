@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from braided.control.planned_change import PlannedChange
 from braided.control.routing.command import Command
 from braided.control.routing.history import Routing
-from braided.errors import QueryStoppedError
+from braided.errors import MigrationError, QueryStoppedError
 from braided.migrate.steps import Strategy
 from braided.query.migrating import Migration
 from braided.query.opening import OpenQuery
@@ -229,7 +229,8 @@ class ElasticQuery:
         Its tasks stop where they are, between two rows or keys. What they have done is committed
         and published, and what they have not is the first thing that the next batch does, by a
         table in which busy channels have handed slots to idle ones. A task that does not hear of
-        it, and one that aggregates, does all its rows.
+        it, and one that aggregates, does all its rows. False, too, with `braided.orderPreserving`
+        and with a trigger that ends the query, where nothing can be left for later.
         """
         self._need_active("cut")
         return self._opened.cutter.cut("query.cut() was called")
@@ -284,6 +285,11 @@ class ElasticQuery:
         except ValueError:
             names = ", ".join(repr(each.value) for each in Strategy)
             raise ValueError(f"migrate knows the strategies {names}, not {strategy!r}") from None
+        if self._engine.gate.inside():
+            raise MigrationError(
+                "migrate was called by the running batch, in a foreachBatch function, and would "
+                "wait for that batch to end; call it from another thread"
+            )
         migrations = self._opened.migrations
         if dry_run:
             loads = self._opened.dry_runs.loads()

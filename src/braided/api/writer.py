@@ -273,7 +273,10 @@ def _launch(
 ) -> ElasticQuery:
     handle = QueryHandle()
     every_s = _interval_s(spark, trigger)
-    opened = open_query(flow, sinks, checkpoint, settings, spark, handle, every_s, temporary)
+    ends_itself = bool(trigger) and "processingTime" not in trigger
+    opened = open_query(
+        flow, sinks, checkpoint, settings, spark, handle, every_s, temporary, ends_itself
+    )
     try:
         native = (
             with_tick(opened.source, opened.bell)

@@ -21,5 +21,6 @@ BENCHES = {
     "skew": "braided.bench.skew",
     "surge": "braided.bench.surge",
     "hosts": "braided.bench.hosts",
+    "cut": "braided.bench.cut",
     "migrate": "braided.bench.migrate",
 }

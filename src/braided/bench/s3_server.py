@@ -1,7 +1,8 @@
 """A real S3 server on this machine, for benchmarks and tests: versitygw on a directory.
 
 `scripts/s3.sh` installs it, and the jars with which Spark reaches it, below `cache_directory()`.
-The server listens on loopback only, writes down every request, and ends with whoever started it.
+The server listens on loopback only, writes down every request, and ends with whoever started it,
+however that ends (`process_tree.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from braided.bench.process_tree import keep
 
 __all__ = ["Request", "S3Server", "cache_directory", "missing", "s3a_jars", "serve"]
 
@@ -129,24 +132,21 @@ def serve(home: Path) -> Iterator[S3Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    with open(home / "server.log", "wb") as output:
-        process = subprocess.Popen(
-            [
-                *[binary, "-a", _KEY, "-s", _SECRET, "--port", address, "--quiet"],
-                *["--access-log", str(home / "access.log"), "posix", str(objects)],
-            ],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+    command = [
+        *[binary, "-a", _KEY, "-s", _SECRET, "--port", address, "--quiet"],
+        *["--access-log", str(home / "access.log"), "posix", str(objects)],
+    ]
+    keeper = keep(command, os.environ, home / "server.log")
+    assert keeper.stdin is not None
     try:
-        _await(process, address, home)
+        _await(keeper, address, home)
         yield S3Server(f"http://{address}", home)
     finally:
-        process.terminate()
-        process.wait()
+        keeper.stdin.close()
+        keeper.wait()
 
 
-def _await(process: subprocess.Popen[bytes], address: str, home: Path) -> None:
+def _await(keeper: subprocess.Popen[bytes], address: str, home: Path) -> None:
     host, port = address.split(":")
     deadline = time.monotonic() + _START_S
     while True:
@@ -154,7 +154,7 @@ def _await(process: subprocess.Popen[bytes], address: str, home: Path) -> None:
             socket.create_connection((host, int(port)), timeout=1).close()
             return
         except OSError:
-            if process.poll() is not None or time.monotonic() > deadline:
+            if keeper.poll() is not None or time.monotonic() > deadline:
                 said = (home / "server.log").read_text()[-500:]
                 raise RuntimeError(f"the S3 server does not start: {said}") from None
             time.sleep(0.02)

@@ -19,18 +19,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 import braided
-from braided.bench.session import INPUT, Arena, Progress, arena, with_data
+from braided.bench.arrivals import FILE_S, arrive
+from braided.bench.session import INPUT, Arena, KeyNumbers, Progress, arena, with_data
 from braided.bench.waiting import wait
 from braided.operator.definition import Operator
 
 __all__ = ["SurgeSize", "measure", "run"]
 
 _NAME = "work"
-_FILE_S = 0.25
 _TIMES = 4
 _FIRST_BATCHES = 5
 
@@ -167,21 +166,22 @@ def _run(place: Arena, size: SurgeSize, channels: int, options: dict[str, Any]) 
 def _feed(directory: Path, size: SurgeSize, seen: _Seen, query: braided.ElasticQuery) -> None:
     """Rows arrive as the schedule says, whatever becomes of them."""
     chance = np.random.default_rng(3)
-    start_s, number = time.time(), 0
-    while seen.begun_s is None or number < round(size.all_s / _FILE_S):
-        due_s = start_s + (number + 1) * _FILE_S
-        at_s = 0.0 if seen.begun_s is None else number * _FILE_S
-        count = round(size.rate(at_s) * _FILE_S)
-        time.sleep(max(0.0, due_s - time.time()))
-        # A microsecond apart, so that the files are as long as their rows are many.
-        arrived = due_s - np.arange(count) * 1e-6
-        table = pa.table({"k": chance.integers(0, size.keys, count), "v": arrived})
-        hidden = directory / f".{due_s:.3f}.parquet"
-        pq.write_table(table, hidden)
-        hidden.rename(directory / f"{due_s:.3f}.parquet")
-        number += 1
-        if seen.begun_s is None and len(with_data(query.recentProgress)) >= _FIRST_BATCHES:
-            start_s, number, seen.begun_s = due_s, 0, due_s
+
+    def keys_of(number: int) -> KeyNumbers:
+        rate = size.rate(number * FILE_S)
+        keys: KeyNumbers = chance.integers(0, size.keys, round(rate * FILE_S))
+        return keys
+
+    def begin(at_s: float) -> None:
+        seen.begun_s = at_s
+
+    arrive(
+        directory,
+        round(size.all_s / FILE_S),
+        keys_of,
+        lambda: len(with_data(query.recentProgress)) >= _FIRST_BATCHES,
+        begin,
+    )
 
 
 def _counted(seen: _Seen, batches: list[Any]) -> list[Any]:
@@ -192,8 +192,8 @@ def _counted(seen: _Seen, batches: list[Any]) -> list[Any]:
 
 
 def _scheduled(size: SurgeSize) -> int:
-    files = range(round(size.all_s / _FILE_S))
-    return sum(round(size.rate(number * _FILE_S) * _FILE_S) for number in files)
+    files = range(round(size.all_s / FILE_S))
+    return sum(round(size.rate(number * FILE_S) * FILE_S) for number in files)
 
 
 def _p99_s(seen: _Seen) -> float:
@@ -221,7 +221,7 @@ def _channel_s(seen: _Seen, size: SurgeSize) -> float:
 
 def _in_surge(seen: _Seen, size: SurgeSize) -> list[int]:
     """The channels of the batches with surging rows, from the first one on."""
-    first_s, end_s = size.before_s + _FILE_S, size.before_s + size.surge_s
+    first_s, end_s = size.before_s + FILE_S, size.before_s + size.surge_s
     held = zip(_starts_s(seen), _channels(seen), strict=True)
     return [channels for at_s, channels in held if first_s < at_s <= end_s]
 

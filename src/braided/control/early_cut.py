@@ -2,7 +2,7 @@
 
 While a batch runs its tasks tell how far they are. When most channels of an operator have ended,
 the rows that are left and what a row has cost so far say how long the rest will take. Worth ending
-is a batch whose rest takes a multiple of what the others took, and of what a batch costs in any
+is a batch whose rest takes as long again as the others took, and more than a batch costs in any
 case: the rest then comes first in the next batch, by a table that was made for it, and the rows of
 all other keys need not wait for it.
 """
@@ -21,6 +21,8 @@ _TIMES_OTHERS = 1.0
 """The rest must take so many times what the channels that have ended took."""
 _TIMES_OVERHEAD = 2.0
 """And so many times what a batch takes besides its tasks: that much ending it costs."""
+_WORKED_TIMES_OVERHEAD = 3.0
+"""Channels that are cut must have worked for as long: else they would mostly wait for batches."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,9 @@ def reason_to_cut(
     # If one of them has more of the rest than another, it takes longer than this.
     rest_s = left * (spent_s / done) / len(running)
     others_s = median(channel.seconds for channel in ended)
+    worked_s = min(channel.seconds for channel in running)
+    if worked_s < _WORKED_TIMES_OVERHEAD * overhead_s:
+        return None
     if rest_s < max(_TIMES_OTHERS * others_s, _TIMES_OVERHEAD * overhead_s):
         return None
     return CutReason(rest_s, others_s, left)

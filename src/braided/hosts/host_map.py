@@ -8,7 +8,7 @@ import numpy as np
 
 from braided.control.routing.host_choice import Residence
 from braided.control.routing.table import Loads, RoutingTable, Slots
-from braided.spark.executors import Executor, SparkExecutors
+from braided.spark.executors import Executor, SparkExecutors, cores_by_host
 from braided.store.history.manifest import View
 from braided.tasks.reports import ChannelReport
 
@@ -76,11 +76,7 @@ class HostMap:
     @property
     def cores(self) -> Mapping[str, int]:
         """How many tasks each host runs at a time, on executors that are there and fit."""
-        cores: dict[str, int] = {}
-        for executor in self._observed:
-            if executor.id in self._fit:
-                cores[executor.host] = cores.get(executor.host, 0) + executor.cores
-        return cores
+        return cores_by_host(each for each in self._observed if each.id in self._fit)
 
     @property
     def untried(self) -> list[Executor]:

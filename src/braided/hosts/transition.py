@@ -31,7 +31,7 @@ from braided.hosts.errands import Errands, HostSlots, slots_to_fetch
 from braided.hosts.fleet import Fleet
 from braided.hosts.host_map import HostMap
 from braided.hosts.host_work import work_of_hosts
-from braided.spark.executors import Executor
+from braided.spark.executors import Executor, cores_by_host
 from braided.store.history.manifest import View
 from braided.tasks.failure import is_interrupt
 from braided.tasks.outcome import Outcome
@@ -302,27 +302,32 @@ class Transition:
         if self._fleet is not None:
             self._fleet.fix(max(1, len(there - set(executors))))
 
-    def prepare(self, executors: Collection[str], tables: Tables, view: View) -> None:
+    def prepare(
+        self, executors: Collection[str], tables: Tables, view: View, timeout_s: float
+    ) -> frozenset[str]:
         """Starts workers on executors, and fetches the slots that would be there if all channels
-        of the tables were.
+        of the tables were. Those of them that can run channels.
         """
+        end_s = time.monotonic() + timeout_s
         there = [executor for executor in self.hosts.look() if executor.id in executors]
         new = self.hosts.unfit(there)
         if new:
-            self._errands.start(lambda: self._warm(new), rings=False).wait()
-        cores: dict[str, int] = {}
-        for executor in there:
-            cores[executor.host] = cores.get(executor.host, 0) + executor.cores
-        target = self._placed(tables, tables, self._hosts_of(cores))
+            self._errands.start(lambda: self._warm(new), rings=False).wait(timeout_s)
+        refused = {executor.id for executor in self.hosts.unfit(there)}
+        fit = [executor for executor in there if executor.id not in refused]
+        target = self._placed(tables, tables, self._hosts_of(cores_by_host(fit)))
         missing = self._missing(target, view)
         if missing:
             # Where they are is left as it was: the batches that go on change them there.
-            fetch = lambda: self._note_fetched(self._errands.fetch(view, missing))  # noqa: E731
-            self._errands.start(fetch, rings=False).wait()
+            done = self._errands.start(
+                lambda: self._note_fetched(self._errands.fetch(view, missing)), rings=False
+            )
+            done.wait(max(0.0, end_s - time.monotonic()))
+        return frozenset(executor.id for executor in fit)
 
     def confine(self, executors: Collection[str] | None) -> None:
-        """From the next batch on channels are on the hosts of these executors, and do not wait for
-        what is not there yet; None: where they like.
+        """From the next batch on channels are on the hosts of these executors, whether or not they
+        are prepared; None: where they like.
         """
         self._confined_to = None if executors is None else frozenset(executors)
         self._moves_at_once = executors is not None

@@ -64,6 +64,7 @@ class Machine:
         self._there = dict(seen.executors)
         self._is_running = is_running
         self._is_paused = False
+        self._asked_for: frozenset[str] = frozenset()
         self._prepared: frozenset[str] = frozenset()
 
     def begin(self) -> list[Instruction]:
@@ -125,8 +126,10 @@ class Machine:
             if self.strategy is Strategy.DSM:
                 return self._to_destination()
             self.phase = Phase.PREPARING
-            if not self._is_prepared():
-                instructions.append(Prepare(self.destination))
+        if self.phase is Phase.PREPARING and self.destination - self._asked_for:
+            # One more may have come since the others were asked for.
+            instructions.append(Prepare(self.destination))
+            self._asked_for |= self.destination
         if self.phase is Phase.PREPARING and self._is_prepared():
             self.phase = Phase.ENDING
             self._is_paused = True
@@ -166,12 +169,10 @@ class Machine:
     def _end(self, outcome: Outcome, why: str = "") -> list[Instruction]:
         instructions: list[Instruction] = []
         if outcome is Outcome.UNDONE:
-            instructions.append(Confine(None))
+            # What DSM has killed does not come back as it was, but there is as much of it.
+            instructions += [Confine(None), Request(len(self._before))]
             newcomers = frozenset(self._there.keys() - self._before)
-            if self.strategy is Strategy.DSM:
-                # What was killed does not come back as it was, but there is as much of it.
-                instructions.append(Request(len(self._before)))
-            elif newcomers and self._before & self._there.keys():
+            if newcomers and self._before <= self._there.keys():
                 instructions.append(Kill(newcomers))
         instructions += self._resumed()
         self.phase = Phase.ENDED

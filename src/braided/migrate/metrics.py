@@ -9,8 +9,8 @@ apply to a strategy, or is not known yet.
     catch_up_s     until all rows are processed that had been taken in when it was asked for; not
                    for DCR, which has none by then
     recovery_s     until what was done again is committed; for DSM only, the others repeat nothing
-    stabilise_s    until the beginning of the first minute after that in which output comes at the
-                   rate from before, give or take 20 %
+    stabilise_s    until the beginning of the first minute from restore_s on in which output comes
+                   at the rate from before, give or take 20 %
     rows_lost, rows_repeated      of the output, which is committed with the state: none
     rows_redone    rows that tasks took in again because executors were killed
     prepare_s      what the paper takes for granted: until the new executors are there, with workers
@@ -29,6 +29,8 @@ __all__ = ["Commit", "Metrics", "Timeline", "stable_since"]
 
 _STABLE_S = 60.0
 _TOLERANCE = 0.2
+_PATIENCE_S = 600.0
+"""After this long, output is not waited for to become stable."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,10 @@ class Timeline:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is left to be found out."""
-        return self._metrics.stabilise_s is not None
+        """Whether nothing is left to be found out, or nothing more will be."""
+        last_s = self._commits[-1].at_s if self._commits else self._asked_s
+        gives_up = not self._rate or last_s - self._asked_s > _PATIENCE_S
+        return self._metrics.stabilise_s is not None or gives_up
 
     def prepared(self, at_s: float) -> None:
         self._prepared_s = at_s
@@ -116,6 +120,8 @@ class Timeline:
             self._last_output_s = at_s  # a batch that was captured early gives out nothing
         if confined and metrics.restore_s is None:
             self._set(restore_s=since_s, pause_s=at_s - self._last_output_s)
+            # Output is steady, too, while new executors are waited for; that is not meant.
+            del self._commits[:-1]
             if self._strategy is Strategy.DSM:
                 self._set(recovery_s=since_s)
         if (
@@ -125,12 +131,9 @@ class Timeline:
             and not rows_left
         ):
             self._set(catch_up_s=since_s)
-        restore_s = self._metrics.restore_s
-        if restore_s is not None and self._rate:
-            # Output is steady, too, while new executors are waited for; that is not meant.
-            restored_s = self._asked_s + restore_s
-            after = [commit for commit in self._commits if commit.at_s >= restored_s]
-            stable_s = stable_since(after, self._rate)
+        if self._metrics.restore_s is not None and self._rate and metrics.stabilise_s is None:
+            stable_s, tried = stable_since(self._commits, self._rate)
+            del self._commits[:tried]
             if stable_s is not None:
                 self._set(stabilise_s=stable_s - self._asked_s)
 
@@ -143,23 +146,22 @@ def stable_since(
     rate: float,
     span_s: float = _STABLE_S,
     tolerance: float = _TOLERANCE,
-) -> float | None:
-    """From when on output came at a rate for as long as `span_s`; None if it has not yet.
+) -> tuple[float | None, int]:
+    """From when on output came at a rate for as long as `span_s`, None if it has not yet; and how
+    many of the first commits it can't be, whatever comes.
 
     Batches give out at once what came in over a while, so the rate is that of a whole span: from
-    the commit that it begins with, which is not counted, to the last one in it.
+    the commit that it begins with, which is not counted, to the first one after it.
     """
+    last = 0
     for first, begin in enumerate(commits):
-        last = next(
-            (i for i, c in enumerate(commits) if c.at_s >= begin.at_s + span_s),
-            None,
-        )
-        if last is None:
-            return None
-        found = _rate(commits[first : last + 1])
-        if abs(found - rate) <= tolerance * rate:
-            return begin.at_s
-    return None
+        while last < len(commits) and commits[last].at_s < begin.at_s + span_s:
+            last += 1
+        if last == len(commits):
+            return None, first
+        if abs(_rate(commits[first : last + 1]) - rate) <= tolerance * rate:
+            return begin.at_s, first
+    return None, len(commits)
 
 
 def _rate(commits: Sequence[Commit]) -> float:

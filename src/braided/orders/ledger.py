@@ -25,12 +25,17 @@ class Ledger:
 
     def __init__(self) -> None:
         self._tries: dict[str, Cuts] = {}
-        self._stopped: set[str] = set()
+        self._stopped: dict[str, bool] = {}
+        """Tries that are to stop, and whether later tasks are spared."""
         # Tasks may outlive their try. What they ask must not bring it back.
         self._over: dict[str, None] = {}
 
     def is_stopped(self, token: str) -> bool:
         return token in self._stopped
+
+    def spares_later(self, token: str) -> bool:
+        """Whether tasks of a try that is to stop are spared if they begin now."""
+        return self._stopped.get(token, False)
 
     def is_over(self, token: str) -> bool:
         return token in self._over
@@ -45,11 +50,13 @@ class Ledger:
     def enter(self, order: Order) -> bool:
         """Whether the order says something new; of two cuts of a channel, the first counts."""
         match order:
-            case StopOrder(token):
-                if token in self._stopped or token in self._over:
+            case StopOrder(token, spares_later):
+                if token in self._over:
                     return False
+                if token in self._stopped and self._stopped[token] <= spares_later:
+                    return False  # not twice, and who is to stop is not spared afterwards
                 self._cuts(token)
-                self._stopped.add(token)
+                self._stopped[token] = spares_later
             case CutOrder(token, operator, channel, rows):
                 if token in self._over or (operator, channel) in self._cuts(token):
                     return False
@@ -73,7 +80,7 @@ class Ledger:
         orders: list[Order] = []
         for token, cuts in self._tries.items():
             if token in self._stopped:
-                orders.append(StopOrder(token))
+                orders.append(StopOrder(token, self._stopped[token]))
             orders.extend(CutOrder(token, *place, rows) for place, rows in cuts.items())
         orders.extend(ForgetOrder(token) for token in self._over)
         return orders
@@ -88,4 +95,4 @@ class Ledger:
 
     def _drop(self, token: str) -> None:
         self._tries.pop(token, None)
-        self._stopped.discard(token)
+        self._stopped.pop(token, None)

@@ -52,6 +52,10 @@ class OrderLine:
         """Whether a try is to stop: to be asked between any two pieces of work."""
         return self._ledger.is_stopped(token)
 
+    def spares_later(self, token: str) -> bool:
+        """Whether a task of a try that is to stop is spared if it begins now."""
+        return self._ledger.spares_later(token)
+
     def cut_of(self, token: str, operator: str, channel: int) -> int | None:
         """The rows after which a channel ends, if an attempt of it has been cut."""
         return self._ledger.cut_of(token, operator, channel)

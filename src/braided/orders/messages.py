@@ -24,9 +24,13 @@ __all__ = [
 
 
 class StopOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="stop"):
-    """Every task of a try is to stop at its next opportunity."""
+    """Every task of a try is to stop at its next opportunity.
+
+    `spares_later`: but for those that begin after this, which only have to know of it.
+    """
 
     token: str
+    spares_later: bool = False
 
 
 class CutOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="cut"):

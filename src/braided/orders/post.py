@@ -71,12 +71,12 @@ class OrderPost:
         if hear is not None:
             self._start(self._listen, "braided-orders-ear")
 
-    def stop(self, token: str) -> None:
+    def stop(self, token: str, *, spares_later: bool = False) -> None:
         """Lets every task of a try stop at its next opportunity; returns at once.
 
-        A try that is over stays so.
+        `spares_later`: but for those that begin after this. A try that is over stays so.
         """
-        self._order(StopOrder(token))
+        self._order(StopOrder(token, spares_later))
 
     def is_stopped(self, token: str) -> bool:
         return self._ledger.is_stopped(token)

@@ -69,9 +69,6 @@ class Admission:
             tables = following.tables
             if following.held:
                 self._commands.hold(following.held)
-        if cut is not None:
-            # Rows that are left for the next batch must not find their timers fired.
-            times = BatchTimes(times.batch_time_ms, before.watermark_ms)
         # The manifest will be durable, and counts on what sources have noted of this batch.
         self._spark_log.sync_sources()
         return Admitted(batch, times, tables, cut, self._spark_log.offsets(batch))

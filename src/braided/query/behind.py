@@ -14,7 +14,7 @@ from braided.errors import NondeterministicBatchError
 from braided.query.version import Version
 from braided.tasks.reports import ChannelReport
 
-__all__ = ["late_watermarks", "left_behind"]
+__all__ = ["carried_since", "carried_watermarks", "late_watermarks", "left_behind"]
 
 
 def late_watermarks(version: Version) -> dict[str, int]:
@@ -23,6 +23,31 @@ def late_watermarks(version: Version) -> dict[str, int]:
         name: operator.behind_ms
         for name, operator in version.view.operators.items()
         if operator.behind_ms is not None
+    }
+
+
+def carried_watermarks(version: Version) -> dict[str, int]:
+    """The watermark at which the oldest row was new, of operators that have rows carried.
+
+    What becomes of such a row may be as old: an operator that is told not to give out rows behind
+    the watermark must not be held to one that has moved since.
+    """
+    return {
+        name: operator.carried_ms
+        for name, operator in version.view.operators.items()
+        if operator.carried_ms is not None
+    }
+
+
+def carried_since(
+    reports: Mapping[str, Sequence[ChannelReport]], before: Version
+) -> dict[str, int]:
+    """The same after a batch, for the operators that it left rows of."""
+    known, late = carried_watermarks(before), late_watermarks(before)
+    return {
+        name: known.get(name, late.get(name, before.watermark_ms))
+        for name, each in reports.items()
+        if any(report.carry is not None for report in each)
     }
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from braided.control.events import CutShort
 from braided.control.measure.estimator import Estimator
-from braided.control.routing.table import moves
+from braided.control.routing.balance import rebalance
+from braided.control.routing.table import RoutingTable, moves
 from braided.flow.graph import Flow
 from braided.hosts.transition import Transition
 from braided.query.cutting import Cutter
@@ -73,9 +74,10 @@ class BetweenBatches:
         if cut is not None:
             self._control.note(CutShort(outcome.batch, cut.why, cut.after_s, outcome.rows_left))
             if cut.rebalances:
-                self._commands.ask(self._commands.to_rebalance(None))
+                self._commands.propose(self._rebalanced(after))
         slowest = [max((r.busy_ns for r in each), default=0) for each in outcome.reports.values()]
-        self._cutter.learn(sum(steps.ms.values()) / 1000, sum(slowest) / 1e9)
+        batch_s = sum(steps.ms.values()) / 1000
+        self._cutter.learn(batch_s, sum(slowest) / 1e9, cut is not None)
         rows_out = sum(report.rows_out for each in outcome.reports.values() for report in each)
         migration = self._migrations.ended(outcome, rows_out)
         moved = {name: len(moves(before.tables[name], after.tables[name])) for name in after.tables}
@@ -92,6 +94,14 @@ class BetweenBatches:
         if self._transition is not None:
             content["cluster"] = self._transition.show(outcome)
         return {**content, "control": self._control.summary()}
+
+    def _rebalanced(self, version: Version) -> dict[str, RoutingTable]:
+        """Tables in which busy channels have handed slots to idle ones, where that helps."""
+        tables = {
+            name: rebalance(table, self._estimator.load(name))
+            for name, table in version.tables.items()
+        }
+        return {name: table for name, table in tables.items() if table != version.tables[name]}
 
     def hand_over(self, outcome: Outcome, after: Version) -> None:
         """Leaves the batch with the controller, which makes up its mind in a thread of its own,

@@ -130,4 +130,5 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
         pins=None if stored is None else stored.pins,
         hosts=None if stored is None else stored.hosts,
         behind_ms=outcome.behind.get(name),
+        carried_ms=outcome.carried.get(name),
     )

@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from braided.orders.address import LineAddress
 from braided.orders.post import OrderPost
 from braided.query.watching import Watch
-from braided.spark.executors import driver_host
+from braided.spark.executors import driver_hosts
 from braided.spark.stage_rows import StageRows
 from braided.tasks.outcome import CutAsked
 
@@ -33,23 +34,27 @@ class Cutter:
     def __init__(self, watched_rows: Callable[[int], int | None] | None = None) -> None:
         """`watched_rows`: how many rows a stage has to do; None if nobody watches."""
         self._post: OrderPost | None = None
-        self._watch = None if watched_rows is None else Watch(watched_rows, self.cut)
+        self._host = ""
+        self._watch = None if watched_rows is None else Watch(watched_rows, self._cut_channels)
         self._lock = threading.Lock()
         self._token = ""
         self._begun_s = 0.0
         self._asked: CutAsked | None = None
 
-    def listen(self, host: str) -> None:
-        """Lets tasks reach the driver; where that can't be, no batch ends early."""
+    def listen(self, bind: str, host: str) -> None:
+        """Lets tasks reach the driver, which listens on one address and is known by another;
+        where that can't be, no batch ends early.
+        """
         try:
-            self._post = OrderPost(host, None if self._watch is None else self._watch.hear)
+            self._post = OrderPost(bind, None if self._watch is None else self._watch.hear)
+            self._host = host
         except OSError as error:
             log.warning("running tasks can't be reached, so no batch ends early: %s", error)
 
     @property
     def address(self) -> LineAddress | None:
         """Where tasks reach the driver; None where they do not."""
-        return None if self._post is None else self._post.address
+        return None if self._post is None else replace(self._post.address, host=self._host)
 
     @property
     def watches(self) -> bool:
@@ -57,12 +62,15 @@ class Cutter:
         return self._watch is not None and self._post is not None
 
     @contextmanager
-    def running(self, token: str, channels: Mapping[str, int]) -> Iterator[None]:
-        """While the tasks of a try run, on so many channels by operator."""
-        if self._watch is not None:
+    def running(self, token: str, channels: Mapping[str, int], *, is_first: bool) -> Iterator[None]:
+        """While the tasks of a try run, on so many channels by operator. Only the first try of a
+        batch can be cut: one that is run again may be so because of the cut.
+        """
+        if self._watch is not None and is_first:
             self._watch.began(token, channels)
         with self._lock:
-            self._token, self._begun_s, self._asked = token, time.monotonic(), None
+            self._begun_s, self._asked = time.monotonic(), None
+            self._token = token if is_first else ""
         try:
             yield
         finally:
@@ -71,16 +79,25 @@ class Cutter:
             if self._post is not None:
                 self._post.forget(token)
 
-    def cut(self, why: str, token: str | None = None, *, rebalances: bool = True) -> bool:
-        """Asks the tasks of the running batch to stop; False where none is running, or not the
-        try that is meant. `rebalances`: whether the rest is to have a better table.
+    def cut(self, why: str, *, rebalances: bool = True) -> bool:
+        """Asks all tasks of the running batch to stop; False where none is running. `rebalances`:
+        whether the rest is to have a better table.
         """
+        return self._cut(why, None, rebalances, spares_later=False)
+
+    def _cut_channels(self, why: str, token: str) -> bool:
+        """Asks the tasks that run now to stop, and those after them to go on with what has come
+        through; False where another try is running.
+        """
+        return self._cut(why, token, rebalances=True, spares_later=True)
+
+    def _cut(self, why: str, token: str | None, rebalances: bool, spares_later: bool) -> bool:
         with self._lock:
             if self._post is None or not self._token or token not in (None, self._token):
                 return False
             if self._asked is None:
                 self._asked = CutAsked(why, time.monotonic() - self._begun_s, rebalances)
-                self._post.stop(self._token)
+            self._post.stop(self._token, spares_later=spares_later)
             return True
 
     def taken(self) -> CutAsked | None:
@@ -88,10 +105,10 @@ class Cutter:
         with self._lock:
             return self._asked
 
-    def learn(self, batch_s: float, tasks_s: float) -> None:
-        """A batch took so long, of which its slowest tasks so much."""
+    def learn(self, batch_s: float, tasks_s: float, was_cut: bool) -> None:
+        """A batch took so long, of which its slowest tasks so much; whether it was cut."""
         if self._watch is not None:
-            self._watch.learn(batch_s, tasks_s)
+            self._watch.learn(batch_s, tasks_s, was_cut)
 
     def close(self) -> None:
         if self._post is not None:
@@ -100,8 +117,9 @@ class Cutter:
             self._watch.close()
 
 
-def open_cutter(spark: SparkSession, is_watched: bool) -> Cutter:
+def open_cutter(spark: SparkSession, can_cut: bool, is_watched: bool) -> Cutter:
     """For the batches of a query; whether it is to end those that one channel holds up."""
     cutter = Cutter(StageRows(spark).read_by if is_watched else None)
-    cutter.listen(driver_host(spark))
+    if can_cut:
+        cutter.listen(*driver_hosts(spark))
     return cutter

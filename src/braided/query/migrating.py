@@ -19,7 +19,7 @@ from braided.control.events import Event as LoggedEvent
 from braided.control.events import Migrated
 from braided.control.planned_change import PlannedChange
 from braided.control.routing.table import Loads, RoutingTable
-from braided.errors import MigrationError, UnsupportedError
+from braided.errors import MigrationError, QueryStoppedError, UnsupportedError
 from braided.hosts.transition import Transition
 from braided.migrate.machine import Machine, Phase
 from braided.migrate.metrics import Commit, Metrics, Timeline
@@ -46,7 +46,7 @@ from braided.migrate.steps import (
 )
 from braided.query.cutting import Cutter
 from braided.query.version import Version
-from braided.spark.executors import Executor
+from braided.spark.executors import Executor, cores_by_host
 from braided.tasks.failure import is_interrupt
 from braided.tasks.outcome import Outcome as BatchOutcome
 
@@ -56,6 +56,8 @@ log = logging.getLogger("braided")
 
 _LOOK_S = 0.1
 _COMMITS_KEPT = 512
+_RATE_S = 60.0
+"""The rate of output before a migration is that of so many seconds."""
 
 Tables = Mapping[str, RoutingTable]
 
@@ -116,7 +118,6 @@ class Migrations:
         self._commits: deque[Commit] = deque(maxlen=_COMMITS_KEPT)
         self._migration: Migration | None = None
         self._timeline: Timeline | None = None
-        self._end = End(Outcome.STOPPED)
         self._is_going = False
         self._is_paused = False
         self._is_stopped = False
@@ -200,6 +201,8 @@ class Migrations:
         seen = transition.look()
         move = move_to(executors, seen, transition.weights())
         with self._lock:
+            if self._is_stopped:
+                raise QueryStoppedError("migrate: the query is being stopped")
             if self._is_going:
                 raise MigrationError(
                     "another migration of this query is going on; wait until it has ended"
@@ -209,21 +212,21 @@ class Migrations:
             there = Seen({executor.id: executor.host for executor in seen})
             machine = Machine(strategy, move, there, self._running is not None)
             asked_s = time.monotonic()
-            timeline = Timeline(strategy, asked_s, tuple(self._commits))
+            recent = [each for each in self._commits if each.at_s >= asked_s - _RATE_S]
+            timeline = Timeline(strategy, asked_s, recent)
             migration = Migration(machine, timeline)
             self._migration, self._timeline = migration, timeline
         try:
-            self._drive(machine, timeline, asked_s + timeout_s, version)
+            end = self._drive(machine, timeline, asked_s + timeout_s, version)
+            migration.outcome, migration.why = end.outcome.value, end.why
         finally:
+            # Nobody is there any more who would take channels back.
+            transition.confine(None)
             with self._lock:
                 self._is_going = self._is_paused = transition.is_migrating = False
                 self._lock.notify_all()
-            # Nobody is there any more who would take channels back.
-            transition.confine(None)
-        end = self._end
-        migration.outcome, migration.why = end.outcome.value, end.why
-        batch = version().batch
-        self._note(_logged(batch, migration))
+        if end.outcome is not Outcome.STOPPED:  # then the log is somebody else's
+            self._note(_logged(version().batch, migration))
         level = logging.INFO if end.outcome is Outcome.DONE else logging.WARNING
         log.log(level, "migration by %s is %s %s", strategy.value, end.outcome.value, end.why)
         return migration
@@ -239,7 +242,7 @@ class Migrations:
         """
         seen = self.transition.look()
         move = move_to(executors, seen, self.transition.weights())
-        cores = {e.host: e.cores for e in seen if e.id in move.stay}
+        cores = cores_by_host(executor for executor in seen if executor.id in move.stay)
         missing = sorted((move.hosts or frozenset()) - cores.keys())
         names = missing or [f"new executor {n}" for n in range(1, move.come + 1)]
         each = min((executor.cores for executor in seen), default=1)
@@ -262,14 +265,23 @@ class Migrations:
         timeline: Timeline,
         deadline_s: float,
         version: Callable[[], Version],
-    ) -> None:
-        self._carry_out(machine, machine.begin(), timeline, version)
-        while machine.phase is not Phase.ENDED:
+    ) -> End:
+        """To its end, which is returned."""
+        instructions = machine.begin()
+        while True:
+            end = self._carry_out(instructions, timeline, deadline_s, version)
+            if end is not None:
+                return end
+            if machine.phase is Phase.ENDING and machine.strategy is Strategy.CCR:
+                self._cut()  # the batch may not have begun its tasks before
             try:
                 event: Event = self._events.get(timeout=_LOOK_S)
             except Empty:
                 event = self._look(deadline_s)
-            self._carry_out(machine, machine.on(event), timeline, version)
+            instructions = machine.on(event)
+
+    def _cut(self) -> None:
+        self._cutter.cut("the query migrates", rebalances=False)
 
     def _look(self, deadline_s: float) -> Event:
         if time.monotonic() >= deadline_s:
@@ -278,11 +290,12 @@ class Migrations:
 
     def _carry_out(
         self,
-        machine: Machine,
         instructions: Sequence[Instruction],
         timeline: Timeline,
+        deadline_s: float,
         version: Callable[[], Version],
-    ) -> None:
+    ) -> End | None:
+        """Does what it is told; the end, if that is part of it."""
         transition = self.transition
         for instruction in instructions:
             log.debug("migration: %s", instruction)
@@ -291,10 +304,11 @@ class Migrations:
             elif isinstance(instruction, Kill):
                 self._kill(instruction.executors)
             elif isinstance(instruction, Prepare):
-                self._prepare(instruction.executors, version())
+                left_s = max(0.0, deadline_s - time.monotonic())
+                fit = self._prepare(instruction.executors, version(), left_s)
                 with self._lock:
                     timeline.prepared(time.monotonic())
-                self._events.put(Prepared(instruction.executors))
+                self._events.put(Prepared(fit))
             elif isinstance(instruction, Pause):
                 with self._lock:
                     self._is_paused = True
@@ -304,13 +318,13 @@ class Migrations:
                     self._is_paused = False
                     self._lock.notify_all()
             elif isinstance(instruction, Cut):
-                self._cutter.cut("the query migrates", rebalances=False)
+                self._cut()
             elif isinstance(instruction, Confine):
                 transition.confine(instruction.executors)
                 self._ring()
             else:
-                assert isinstance(instruction, End)
-                self._end = instruction
+                return instruction
+        return None
 
     def _kill(self, executors: frozenset[str]) -> None:
         hosts = self.transition.hosts
@@ -319,14 +333,17 @@ class Migrations:
                 self._killed_hosts = frozenset(map(hosts.host_of, executors))
         self.transition.release(executors)
 
-    def _prepare(self, executors: frozenset[str], version: Version) -> None:
+    def _prepare(
+        self, executors: frozenset[str], version: Version, timeout_s: float
+    ) -> frozenset[str]:
+        """The executors that can run channels; those that can't are named in the log."""
         try:
-            self.transition.prepare(executors, version.tables, version.view)
+            return self.transition.prepare(executors, version.tables, version.view, timeout_s)
         except Exception as error:
             if is_interrupt(error):
                 raise
-            # The first batch there starts workers and reads slots itself.
             log.warning("new executors are not prepared: %s", str(error).split("\n", 1)[0])
+            return frozenset()
 
 
 def move_to(
@@ -348,7 +365,7 @@ def move_to(
         by_weight = sorted(seen, key=lambda each: -weights.get(each.host, 0.0))
         stay = frozenset(executor.id for executor in by_weight[:executors])
         return Move(stay, ids - stay, max(0, executors - len(ids)))
-    hosts = frozenset(executors)
+    hosts = frozenset(() if isinstance(executors, str) else executors)
     if not hosts or not all(isinstance(host, str) and host for host in hosts):
         raise ValueError(f"migrate takes the names of hosts, not {executors!r}")
     first: dict[str, str] = {}

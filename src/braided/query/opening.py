@@ -123,14 +123,20 @@ def open_query(
     handle: QueryHandle,
     interval_s: float = 0.0,
     temporary: bool = False,
+    ends_itself: bool = False,
 ) -> OpenQuery:
-    """The parts of a query on a checkpoint; nobody else writes it until its engine is closed."""
+    """The parts of a query on a checkpoint; nobody else writes it until its engine is closed.
+
+    `ends_itself`: whether its trigger does, when it has taken in all there is.
+    """
     inputs = Inputs(flow.roots, options.order_by)
     source = inputs.joined()  # refused, if at all, before anything is left behind
     location, files = root.location.text, root.below("braided")
     lease = acquire_lease(files, f"query on {location}", options.takeover)
     bell, box = None, ReportBox(spark.sparkContext)
-    cutter = open_cutter(spark, is_watched=options.cut)
+    # Rows that are left would come out of order, or after the end.
+    can_cut = not (options.order_preserving or ends_itself)
+    cutter = open_cutter(spark, can_cut, is_watched=options.cut and can_cut)
     try:
         checkpoint = _open_checkpoint(root, files, lease, flow, options)
         bell = Bell(checkpoint.tick)

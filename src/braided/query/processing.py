@@ -18,7 +18,12 @@ from braided.errors import ChannelMissingError, NondeterministicBatchError, Work
 from braided.flow.graph import Flow
 from braided.flow.upstream import ancestors_of
 from braided.query.admission import Admitted
-from braided.query.behind import late_watermarks, left_behind
+from braided.query.behind import (
+    carried_since,
+    carried_watermarks,
+    late_watermarks,
+    left_behind,
+)
 from braided.query.cutting import Cutter
 from braided.query.due import due_slots
 from braided.query.first_states import FirstStates
@@ -86,13 +91,14 @@ class Processing:
             initial={name: state.runs for name, state in initial.items()},
             failpoint=failpoints.armed(),
             behind=late_watermarks(before),
+            carried=carried_watermarks(before),
             is_watched=self._cutter.watches,
         )
         channels = {name: table.channels for name, table in tables.items()}
         for attempt in range(1, TRIES + 1):
             spec = spec.of_try(uuid.uuid4().hex[:12])
             try:
-                with self._cutter.running(spec.token, channels):
+                with self._cutter.running(spec.token, channels, is_first=attempt == 1):
                     outputs, fed_back = self._run(df, spec, tables, before, steps)
                 reports = self._box.take(spec.token, channels)
                 behind = left_behind(self._ancestors, reports, before, times.watermark_ms)
@@ -123,6 +129,7 @@ class Processing:
             fed_back=fed_back,
             initial=initial,
             behind=behind,
+            carried=carried_since(reports, before),
             cut=self._cutter.taken(),
         )
 

@@ -14,6 +14,9 @@ __all__ = ["Watch"]
 
 log = logging.getLogger("braided")
 
+_IN_A_ROW_MAX = 4
+"""After so many batches that were cut one is whole: watermarks and timers wait for that."""
+
 
 class Watch:
     """Takes what tasks tell, in a thread of its own, and says when to end a try of a batch."""
@@ -30,6 +33,7 @@ class Watch:
         self._channels: Mapping[str, int] = {}
         self._token = ""
         self._overhead_s = 0.0
+        self._in_a_row = 0
         self._progress: dict[tuple[str, int], ChannelProgress] = {}
         self._rows: dict[int, int | None] = {}
         threading.Thread(target=self._run, name="braided watch", daemon=True).start()
@@ -42,9 +46,10 @@ class Watch:
         """A try of a batch begins, with so many channels by operator."""
         self._channels, self._token = channels, token
 
-    def learn(self, batch_s: float, tasks_s: float) -> None:
-        """A batch took so long, of which its slowest tasks so much."""
+    def learn(self, batch_s: float, tasks_s: float, was_cut: bool) -> None:
+        """A batch took so long, of which its slowest tasks so much; whether it was cut."""
         self._overhead_s = max(0.0, batch_s - tasks_s)
+        self._in_a_row = self._in_a_row + 1 if was_cut else 0
 
     def close(self) -> None:
         self._words.put(None)
@@ -72,6 +77,8 @@ class Watch:
         channels = [p for (name, _), p in self._progress.items() if name == word.operator]
         if all(channel.ended for channel in channels) or not any(c.ended for c in channels):
             return  # no need to ask Spark
+        if self._in_a_row >= _IN_A_ROW_MAX:
+            return
         if word.stage not in self._rows:
             self._rows[word.stage] = self._rows_of_stage(word.stage)
         rows = self._rows[word.stage]

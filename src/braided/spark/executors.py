@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,8 @@ from braided.spark.jvm import java_class
 __all__ = [
     "Executor",
     "SparkExecutors",
-    "driver_host",
+    "cores_by_host",
+    "driver_hosts",
     "local_cores",
     "place_of",
     "runs_on_executors",
@@ -45,11 +46,23 @@ def place_of(executor: Executor) -> str:
     return f"executor_{executor.host}_{executor.id}"
 
 
-def driver_host(spark: SparkSession) -> str:
-    """The address of this machine that executors know; on a local master nobody else's."""
+def cores_by_host(executors: Iterable[Executor]) -> dict[str, int]:
+    """How many tasks each host runs at a time, on these executors."""
+    cores: dict[str, int] = {}
+    for executor in executors:
+        cores[executor.host] = cores.get(executor.host, 0) + executor.cores
+    return cores
+
+
+def driver_hosts(spark: SparkSession) -> tuple[str, str]:
+    """The address that the driver listens on, and the one by which executors know it: as Spark's
+    own ports have them. On a local master, nobody else's.
+    """
     if not runs_on_executors(spark):
-        return "127.0.0.1"
-    return str(spark.sparkContext.getConf().get("spark.driver.host", "127.0.0.1"))
+        return "127.0.0.1", "127.0.0.1"
+    conf = spark.sparkContext.getConf()
+    host = str(conf.get("spark.driver.host", "127.0.0.1"))
+    return str(conf.get("spark.driver.bindAddress", host)), host
 
 
 def runs_on_executors(spark: SparkSession) -> bool:

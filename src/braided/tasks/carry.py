@@ -30,7 +30,7 @@ __all__ = ["CarriedColumns", "Cut", "read_carry", "write_carry"]
 
 _PIECE_BYTES = 4 << 20
 _BEFORE_ALL = -(1 << 62)
-"""Where the sequence of rows begins that have lost theirs: ahead of rows that were sent back."""
+"""The age of rows that have lost their order columns: ahead of all that comes from elsewhere."""
 
 
 class Cut:
@@ -100,7 +100,7 @@ class CarriedColumns:
         self._kept = list(range(width + (order if has_order else 0)))
 
     def of(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        position = _BEFORE_ALL
+        position = 0
         for chunk in chunks:
             kept = chunk.select(self._kept)
             yield kept if self._has_order else self._with_order(kept, position)
@@ -109,8 +109,10 @@ class CarriedColumns:
     def _with_order(self, chunk: pa.RecordBatch, position: int) -> pa.RecordBatch:
         count = chunk.num_rows
         zeros = pa.array(np.zeros(count, np.int64))
-        sequence = pa.array(np.arange(position, position + count, dtype=np.int64))
-        order = [zeros, sequence, *[zeros] * (self._order - 2)]
+        # However often they are carried: what operators before have still to give out is newer.
+        age = pa.array(np.full(count, _BEFORE_ALL, np.int64))
+        sequence = pa.array(np.arange(count, dtype=np.int64) + position)
+        order = [age, sequence, *[zeros] * (self._order - 2)]
         names = [*order_columns(self._order), *chunk.schema.names]
         return pa.RecordBatch.from_arrays([*order, *chunk.columns], names=names)
 

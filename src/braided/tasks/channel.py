@@ -73,7 +73,7 @@ class Channel:
         not move for it: what they lead to is still to come.
         """
         line = open_line(spec.line, batch, name, number)
-        batch = batch.of_operator(name, holds_watermark=line.begins_late)
+        batch = batch.of_operator(name, line.holds_watermark)
         store, view = spec.store, OperatorVersion.empty(spec.meta)
         if name in batch.chains:
             shipped = batch.chains[name]
@@ -170,7 +170,7 @@ class Channel:
             traits=changes.traits,
             bytes_in=self.bytes_in,
             waited_ns=changes.waited_ns,
-            holds_watermark=self.line.begins_late,
+            holds_watermark=self.line.holds_watermark,
         )
 
 

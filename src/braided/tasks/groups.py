@@ -107,9 +107,12 @@ class GroupSource:
         return self._heavy.heaviest(self._channel.rows_in)
 
     @property
-    def is_cut(self) -> bool:
-        """Whether rows are left for the next batch. Timers, which come after the rows, wait."""
-        return self._cut is not None and self._cut.is_cut
+    def timers_wait(self) -> bool:
+        """Whether rows are left for the next batch, here or before this operator: timers come
+        after the rows.
+        """
+        is_cut = self._cut is not None and self._cut.is_cut
+        return is_cut or self._channel.line.holds_watermark
 
     def keep_rest(self) -> CarryFile | None:
         """Writes the rows that were not let through, for the next batch."""

@@ -40,6 +40,8 @@ class Outcome:
     """What operators in their first batch started with."""
     behind: Mapping[str, int] = field(default_factory=dict)
     """The late watermark of operators that rows are left behind."""
+    carried: Mapping[str, int] = field(default_factory=dict)
+    """The watermark when the oldest row was new, of operators that have rows carried."""
     cut: CutAsked | None = None
     """What was asked while it ran; whether rows are left is another matter."""
 

@@ -54,6 +54,10 @@ class BatchSpec(msgspec.Struct, frozen=True):
     """Where a test wants a task to fail."""
     behind: dict[str, int] = {}
     """The late watermark of operators that are behind the others."""
+    carried: dict[str, int] = {}
+    """The watermark at which operators took in the oldest of the rows that they have carried."""
+    output_watermark_ms: int = 0
+    """How old the rows may be that the operator gives out, which this is for."""
     is_watched: bool = False
     """Whether tasks are to tell how far they are."""
 
@@ -64,10 +68,13 @@ class BatchSpec(msgspec.Struct, frozen=True):
     def of_operator(self, name: str, holds_watermark: bool) -> BatchSpec:
         """What an operator's tasks go by; for those that hold the watermark, it does not move."""
         late_ms = self.behind.get(name, self.late_watermark_ms)
-        if late_ms == self.late_watermark_ms and not holds_watermark:
-            return self
         watermark_ms = late_ms if holds_watermark else self.watermark_ms
-        return msgspec.structs.replace(self, watermark_ms=watermark_ms, late_watermark_ms=late_ms)
+        return msgspec.structs.replace(
+            self,
+            watermark_ms=watermark_ms,
+            late_watermark_ms=late_ms,
+            output_watermark_ms=min(watermark_ms, self.carried.get(name, watermark_ms)),
+        )
 
     def encode(self) -> str:
         return msgspec.json.encode(self).decode()

@@ -36,8 +36,12 @@ class TaskLine:
         self._channel = channel
         self._stage = stage
         self._begun_s = self._told_s = perf_counter()
-        self.begins_late = line.is_stopped(batch.token)
-        """Whether the batch was being ended before this task began."""
+        begins_late = line.is_stopped(batch.token)
+        self._is_spared = begins_late and line.spares_later(batch.token)
+        self.holds_watermark = batch.cut is not None or begins_late
+        """Whether rows may have been left before this task: the batch was being ended when it
+        began.
+        """
         self._tell(0, False)
 
     def limit(self, rows: int) -> int | None:
@@ -45,7 +49,7 @@ class TaskLine:
         if not self._line.is_stopped(self._token):
             return None
         agreed = self._line.cut_of(self._token, self._operator, self._channel)
-        if agreed is not None:
+        if agreed is not None or self._is_spared:
             return agreed
         return self._line.agree(self._token, self._operator, self._channel, rows)
 

@@ -117,7 +117,7 @@ _TRAFFIC = Dataflow(
     is_reconstruction=True,
 )
 SMALL_GRID = Dataflow(
-    "grid",
+    "small-grid",
     {
         "parse": (SOURCE,),
         **_chain("parse", "meter"),

@@ -66,7 +66,7 @@ class OperatorRun:
             tags = tags_of_rows(grouped.chunk, spec.order) if spec.keep_order else None
             yield from way.run(self._reader.read(grouped.chunk), tags, groups)
         yield from way.end()
-        if hasattr(program.operator, "onTimer") and not self._source.is_cut:
+        if hasattr(program.operator, "onTimer") and not self._source.timers_wait:
             yield from self._fire_timers()
         self.channel.meter.leave()
         if self._output.rows:

@@ -57,7 +57,7 @@ class ProcessorRun:
             Grain.CHUNK if program.pandas else Grain.ROW,
         )
         self._emitter = Emitter(spec)
-        self._output = OutputCollector(program, self._emitter, batch.watermark_ms)
+        self._output = OutputCollector(program, self._emitter, batch.output_watermark_ms)
         self._keys_touched = 0
 
     def process(self, chunks: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
@@ -66,7 +66,7 @@ class ProcessorRun:
         reader = (PandasReader if program.pandas else RowReader)(program, channel.spec.first_column)
         yield from self._handle_rows(Groups(self._source.read(chunks), reader))
         self.runtime.enter("DATA_PROCESSED")
-        if program.time_mode != "None" and not self._source.is_cut:
+        if program.time_mode != "None" and not self._source.timers_wait:
             yield from self._fire_timers()
         if program.expires:
             for number in channel.meter.rows:

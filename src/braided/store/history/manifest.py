@@ -96,6 +96,7 @@ class OperatorPart(msgspec.Struct, frozen=True):
     pins: tuple[PinnedKey, ...] | None = None  # None in a delta: as before
     hosts: tuple[str, ...] | None = None  # of the channels; None in a delta: as before
     behind_ms: int | None = None  # its late watermark, where that is behind the batch's
+    carried_ms: int | None = None  # the watermark when the oldest row was new that it has carried
     older: str = ""  # in a full manifest the live runs of batches before, see pack_runs
 
 
@@ -161,6 +162,7 @@ class OperatorVersion:
     __slots__ = (
         "behind_ms",
         "bytes",
+        "carried_ms",
         "chains",
         "channels",
         "due",
@@ -185,8 +187,10 @@ class OperatorVersion:
         pins: tuple[PinnedKey, ...] = (),
         hosts: tuple[str, ...] = (),
         behind_ms: int | None = None,
+        carried_ms: int | None = None,
     ) -> None:
         self.behind_ms = behind_ms
+        self.carried_ms = carried_ms
         self.pins = pins
         self.hosts = hosts
         self.meta = meta
@@ -282,6 +286,7 @@ class OperatorVersion:
             pins,
             hosts,
             part.behind_ms,
+            part.carried_ms,
         )
 
 
@@ -374,6 +379,7 @@ def to_full(view: View, delta: Manifest) -> Manifest:
             pins=after.pins,
             hosts=after.hosts,
             behind_ms=after.behind_ms,
+            carried_ms=after.carried_ms,
             older=_packed(live[: len(live) - len(own)], after.table),
         )
     return msgspec.structs.replace(
