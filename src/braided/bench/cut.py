@@ -63,7 +63,7 @@ class Work(braided.Operator):
 class CutSize:
     """Rows per second, and seconds before the slot is hot, while it is, and after."""
 
-    rows_per_s: int = 1100
+    rows_per_s: int = 2000
     before_s: float = 6.0
     hot_s: float = 24.0
     after_s: float = 10.0

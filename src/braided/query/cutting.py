@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
+from braided.flow.graph import Flow
 from braided.orders.address import LineAddress
 from braided.orders.post import OrderPost
 from braided.query.watching import Watch
@@ -31,11 +32,17 @@ log = logging.getLogger("braided")
 class Cutter:
     """Knows which try of a batch is running, and can end it."""
 
-    def __init__(self, watched_rows: Callable[[int], int | None] | None = None) -> None:
-        """`watched_rows`: how many rows a stage has to do; None if nobody watches."""
+    def __init__(
+        self, watched_rows: Callable[[int], int | None] | None = None, has_timers: bool = True
+    ) -> None:
+        """`watched_rows`: how many rows a stage has to do; None if nobody watches. `has_timers`:
+        whether timers or watermarks wait for a batch that is not cut.
+        """
         self._post: OrderPost | None = None
         self._host = ""
-        self._watch = None if watched_rows is None else Watch(watched_rows, self._cut_channels)
+        self._watch = (
+            None if watched_rows is None else Watch(watched_rows, self._cut_channels, has_timers)
+        )
         self._lock = threading.Lock()
         self._token = ""
         self._begun_s = 0.0
@@ -117,9 +124,10 @@ class Cutter:
             self._watch.close()
 
 
-def open_cutter(spark: SparkSession, can_cut: bool, is_watched: bool) -> Cutter:
+def open_cutter(spark: SparkSession, flow: Flow, can_cut: bool, is_watched: bool) -> Cutter:
     """For the batches of a query; whether it is to end those that one channel holds up."""
-    cutter = Cutter(StageRows(spark).read_by if is_watched else None)
+    has_timers = any(step.fires or step.minds_watermark for step in flow.steps)
+    cutter = Cutter(StageRows(spark).read_by if is_watched else None, has_timers)
     if can_cut:
         cutter.listen(*driver_hosts(spark))
     return cutter

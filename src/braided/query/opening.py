@@ -136,7 +136,7 @@ def open_query(
     bell, box = None, ReportBox(spark.sparkContext)
     # Rows that are left would come out of order, or after the end.
     can_cut = not (options.order_preserving or ends_itself)
-    cutter = open_cutter(spark, can_cut, is_watched=options.cut and can_cut)
+    cutter = open_cutter(spark, flow, can_cut, is_watched=options.cut and can_cut)
     try:
         checkpoint = _open_checkpoint(root, files, lease, flow, options)
         bell = Bell(checkpoint.tick)

@@ -15,19 +15,23 @@ __all__ = ["Watch"]
 log = logging.getLogger("braided")
 
 _IN_A_ROW_MAX = 4
-"""After so many batches that were cut one is whole: watermarks and timers wait for that."""
+"""After so many batches that were cut one is whole, where watermarks or timers wait for that."""
 
 
 class Watch:
     """Takes what tasks tell, in a thread of its own, and says when to end a try of a batch."""
 
     def __init__(
-        self, rows_of_stage: Callable[[int], int | None], end: Callable[[str, str], bool]
+        self,
+        rows_of_stage: Callable[[int], int | None],
+        end: Callable[[str, str], bool],
+        has_timers: bool,
     ) -> None:
         """`rows_of_stage`: how many rows a stage has to do, if that is known. `end` is called with
-        why, and the token of the try.
+        why, and the token of the try. `has_timers`: whether something waits for a whole batch.
         """
         self._rows_of_stage = rows_of_stage
+        self._has_timers = has_timers
         self._end = end
         self._words: SimpleQueue[TaskWord | None] = SimpleQueue()
         self._channels: Mapping[str, int] = {}
@@ -77,7 +81,7 @@ class Watch:
         channels = [p for (name, _), p in self._progress.items() if name == word.operator]
         if all(channel.ended for channel in channels) or not any(c.ended for c in channels):
             return  # no need to ask Spark
-        if self._in_a_row >= _IN_A_ROW_MAX:
+        if self._has_timers and self._in_a_row >= _IN_A_ROW_MAX:
             return
         if word.stage not in self._rows:
             self._rows[word.stage] = self._rows_of_stage(word.stage)
