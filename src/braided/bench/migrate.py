@@ -2,12 +2,12 @@
 
 The dataflows of Shukla and Simmhan (`workloads/dataflows.py`): tasks that wait 100 ms for a row, 8
 rows a second, on a cluster of this machine. One query for each; it is migrated from four executors
-to two and back by CCR, then by DCR, then by DSM (`--quick`: in by DCR, back by DSM), each time in
-the middle of a batch and when all is as usual again. It goes to the two executors that came last,
-so that none of the strategies finds executors that have done all of the work before. `rows_lost`
-and `rows_repeated` are counted in the output: a row has to come once by each way through the flow.
-`identical` also says that every task before the sink has counted the rows of every key without a
-gap.
+to two and back by CCR, then by DCR, then by DSM (`--quick`: in by CCR, back by DSM, in by DCR),
+each time in the middle of a batch and when all is as usual again. It goes to the two executors that
+came last, so that none of the strategies finds executors that have done all of the work before.
+`rows_lost` and `rows_repeated` are counted in the output: a row has to come once by each way
+through the flow. `identical` also says that every task before the sink has counted the rows of
+every key without a gap.
 
 What can be compared with the paper, and what can't:
 
@@ -24,10 +24,10 @@ What can be compared with the paper, and what can't:
 - `paper_restore_s` and `paper_drain_s` are what the paper's text says in numbers; its other bars
   are drawn only.
 
-`ccr_fastest`: CCR's `restore_s` is the least for every dataflow and direction.
-`grid_in_restore_ratio`: the paper's 15 s over ours, for Grid, scale-in and CCR; none for the
-small Grid of `--quick`. `stabilise_s` takes a minute of steady output to know, so it is waited for
-with `stabilised` dataflows only.
+`ccr_fastest`: CCR's `restore_s` is the least for every dataflow and direction in which it and
+another one were measured. `grid_in_restore_ratio`: the paper's 15 s over ours, for Grid, scale-in
+and CCR; none for the small Grid of `--quick`. `stabilise_s` takes a minute of steady output to
+know, so it is waited for with `stabilised` dataflows only.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _SHARE = 0.4
 _USUAL = 1.5
 _SETTLE_S = 60.0
 _PATIENCE_S = 240.0
-_LOOK_S = 0.05
+_LOOK_S = 0.1
 
 _PAPER_RESTORE_S = {("grid", "in"): {"ccr": 15.0, "dcr": 41.0, "dsm": 91.0}}
 _PAPER_DRAIN_S = {
@@ -108,7 +108,7 @@ class MigrateSize:
 _FULL = MigrateSize()
 _QUICK = MigrateSize(
     (DATAFLOWS[0], SMALL_GRID),
-    cases=(("ccr", "in"), ("ccr", "out"), ("dcr", "in"), ("dsm", "out")),
+    cases=(("ccr", "in"), ("dsm", "out"), ("dcr", "in")),
     batches=1,
     stabilised=(),
     is_rehearsed=False,
@@ -140,8 +140,9 @@ def measure(
         "cases": cases,
         "dataflows": {flow["dag"]: flow for flow, _ in runs},
         "ccr_fastest": all(
-            restored.get((dag, direction, "ccr"), math.inf) <= restored_s
+            restored[dag, direction, "ccr"] <= restored_s
             for (dag, direction, _), restored_s in restored.items()
+            if (dag, direction, "ccr") in restored
         ),
         "grid_in_restore_ratio": round(paper_s / ours_s, 2) if ours_s else None,
         "rows_lost": sum(flow["rows_lost"] for flow, _ in runs),
@@ -373,9 +374,13 @@ class _Run:
         batches = with_data(self._query.recentProgress)
         return [float(each["durationMs"]["triggerExecution"]) for each in batches]
 
+    def _newest_batch(self) -> int:
+        progress = self._query.lastProgress
+        return -1 if progress is None else int(progress["batchId"])
+
     def _await_batches(self, more: int) -> None:
-        begun = len(self._batch_ms())
-        self._await(lambda: len(self._batch_ms()) >= begun + more)
+        last = self._newest_batch() + more
+        self._await(lambda: self._newest_batch() >= last)
 
     def _await(self, is_so: Callable[[], bool]) -> None:
         end_s = time.monotonic() + _PATIENCE_S
