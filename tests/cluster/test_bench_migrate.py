@@ -15,6 +15,7 @@ SIZE = MigrateSize(
     cases=(("ccr", "in"), ("dsm", "out")),
     batches=1,
     stabilised=(),
+    is_rehearsed=False,
     wait_s=0.01,
 )
 
