@@ -285,7 +285,9 @@ def test_a_processing_time_trigger_goes_on_and_once_takes_one_batch(lab: Lab, fe
     ],
 )
 def test_a_writer_that_can_not_start_says_why(lab: Lab, change: Any, kind: Any, words: str) -> None:
-    writer = flow(lab.feed(SCHEMA)).writeStream
+    # Not in the session that other tests have registered sources in.
+    fresh = Lab(lab.spark.newSession(), lab.home)
+    writer = flow(fresh.feed(SCHEMA)).writeStream
     with pytest.raises(kind, match=words):
         change(writer).start()
 

@@ -92,7 +92,8 @@ class GroupSource:
 
     def read(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[GroupedChunk]:
         channel = self._channel
-        pieces = Pieces(channel.name, self._grain)
+        grain = self._grain if channel.line.can_stop else Grain.CHUNK
+        pieces = Pieces(channel.name, grain)
         self._cut = Cut(chunks, channel.batch.cut, channel.line, pieces)
         for chunk in channel.chunks_with_rows(self._cut.through()):
             grouped = group_chunk(chunk, self._codec, self._key_positions)

@@ -27,9 +27,17 @@ class TaskLine:
     """One attempt of one channel, as the driver hears of it and it of the driver."""
 
     def __init__(
-        self, line: OrderLine, batch: BatchSpec, operator: str, channel: int, stage: int = -1
+        self,
+        line: OrderLine,
+        batch: BatchSpec,
+        operator: str,
+        channel: int,
+        stage: int = -1,
+        can_stop: bool = True,
     ) -> None:
         self._line = line
+        self.can_stop = can_stop
+        """Whether there is a driver that could tell it to."""
         self._token = batch.token
         self._is_watched = batch.is_watched
         self._operator = operator
@@ -84,4 +92,5 @@ def open_line(address: LineAddress | None, batch: BatchSpec, name: str, channel:
     """The line of the task that runs here."""
     context = TaskContext.get()
     stage = -1 if context is None else context.stageId()
-    return TaskLine(line_to(address), batch, name, channel, stage)
+    can_stop = address is not None
+    return TaskLine(line_to(address), batch, name, channel, stage, can_stop)
