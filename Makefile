@@ -33,7 +33,7 @@ cluster: setup  ## Runs a Spark cluster of four hosts on this machine, until Ctr
 
 quick: check  ## Checks the code and runs the tests that need no Spark, about a minute: the inner loop
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m 'not spark and not kill' \
-	  --ignore tests/spark --ignore tests/kill $(PYTEST_ARGS)
+	  --ignore tests/spark --ignore tests/kill --ignore tests/cluster $(PYTEST_ARGS)
 
 test: check  ## Checks the code, then runs all tests; PYTEST_ARGS='-k rescale' picks some
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --ignore tests/cluster $(PYTEST_ARGS)

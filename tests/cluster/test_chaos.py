@@ -16,6 +16,7 @@ from support.chaos.run import Report, chaos
 SEED, FAULTS, TOGETHER = 4, len(DECK), 4
 
 
+@pytest.mark.spark
 def test_twenty_faults_lose_no_row_and_give_none_twice(tmp_path: Path) -> None:
     lacking = missing()
     if lacking is not None:
