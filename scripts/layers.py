@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, str] = {
     "tasks": "errors failpoints store control orders spark",
     "flow": "errors store control orders spark tasks",
     "kinds": "errors store control orders operator spark tasks flow",
+    "worker_daemon": "spark kinds",
     "sinks": "errors failpoints store spark",
     "inspect": "errors store tasks flow kinds",
     "hosts": "errors release store control orders options spark tasks",
@@ -56,12 +57,13 @@ MAY_IMPORT: dict[str, str] = {
     "query": "errors failpoints store control orders migrate options spark tasks flow sinks hosts"
     " steering",
     "api": "errors store control orders migrate options operator dict_functions spark tasks flow"
-    " kinds sinks inspect query",
+    " kinds worker_daemon sinks inspect query",
     "import_state": "errors store spark kinds",
     "testing": "errors failpoints store control operator spark tasks flow kinds query api",
     FACE: "errors release operator dict_functions api testing",
     "workloads": f"operator {PACKAGE}",
-    "bench": f"errors store control sim operator spark tasks query workloads {PACKAGE}",
+    "bench": f"errors store control sim operator spark tasks worker_daemon query workloads"
+    f" {PACKAGE}",
     "cli": "errors store control sim spark kinds inspect api import_state workloads bench"
     f" {PACKAGE}",
 }

@@ -27,7 +27,7 @@ from braided.flow.graph import Fed, Input, Mapped, Node, United, flow_of, rename
 from braided.flow.route import late_filter
 from braided.flow.stateless import Stateless
 from braided.operator.definition import Operator
-from braided.spark.interpreter import use_driver_python
+from braided.spark.interpreter import preload_workers, use_driver_python
 from braided.spark.jvm import Jvm
 from braided.spark.sql_text import quoted
 
@@ -85,6 +85,7 @@ def stream(df: DataFrame) -> Stream:
     if not isinstance(df, DataFrame):
         raise DefinitionError(f"braided.stream takes a DataFrame, not {type(df).__name__}")
     use_driver_python(df.sparkSession)
+    preload_workers(df.sparkSession, "braided.worker_daemon")
     if not df.isStreaming:
         static: Any = StaticStream(df)
         return static  # type: ignore[no-any-return]

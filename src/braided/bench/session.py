@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from braided.spark.interpreter import use_driver_python
+from braided.spark.interpreter import preload_workers, use_driver_python
 from braided.spark.quiet import quiet_jvm
 
 __all__ = [
@@ -123,6 +123,7 @@ def quiet_spark(name: str, work: Path, conf: Mapping[str, str]) -> Iterator[Spar
         spark = SparkSession.builder.appName(name).config(map=dict(settings)).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     use_driver_python(spark)  # the native side too
+    preload_workers(spark, "braided.worker_daemon")
     try:
         yield spark
     finally:

@@ -90,6 +90,7 @@ class StandaloneCluster:
             # Executors start more often here than they live long.
             "spark.executor.extraJavaOptions": _EXECUTOR,
             "spark.pyspark.python": sys.executable,
+            "spark.python.daemon.module": "braided.worker_daemon",
             "spark.ui.enabled": "false",
             **LOST_EXECUTOR_SETTINGS,
         }

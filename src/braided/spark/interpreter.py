@@ -27,12 +27,13 @@ from pyspark.sql import SparkSession
 from braided.errors import WorkerPythonError
 from braided.release import VERSION
 
-__all__ = ["check_workers", "use_driver_python"]
+__all__ = ["check_workers", "preload_workers", "use_driver_python"]
 
 _UNSET = "python3"
 """What PySpark runs when it is told nothing."""
 _SETTING, _VARIABLE = "spark.pyspark.python", "PYSPARK_PYTHON"
 _DRIVER_SETTING, _DRIVER_VARIABLE = "spark.pyspark.driver.python", "PYSPARK_DRIVER_PYTHON"
+_DAEMON_SETTING = "spark.python.daemon.module"
 _NEEDED = ("braided", "lmdb", "msgspec", "numpy", "pyarrow")
 """What a task imports."""
 _TASKS_MAX = 32
@@ -58,6 +59,17 @@ def use_driver_python(spark: SparkSession) -> None:
     chosen = os.environ.get(_DRIVER_VARIABLE) or settings.get(_DRIVER_SETTING)
     if _is_local(context) and not chosen and sys.executable:
         context.pythonExec = sys.executable
+
+
+def preload_workers(spark: SparkSession, daemon: str) -> None:
+    """Workers of a local master are forked by a daemon that has what tasks need, a module; if they
+    run the driver's Python, and nobody has chosen another one.
+    """
+    context = spark.sparkContext
+    if sys.platform == "linux" and _is_local(context) and context.pythonExec == sys.executable:
+        # What was set is read whenever a task looks for a worker.
+        jvm_conf = context._jsc.sc().conf()
+        jvm_conf.setIfMissing(_DAEMON_SETTING, daemon)
 
 
 def check_workers(spark: SparkSession) -> None:
