@@ -54,23 +54,30 @@ class TestTheUsualWay:
         assert machine.on(seen("12")) == [End(Outcome.DONE)]
         assert machine.on(seen("12")) == []
 
-    def test_ccr_ends_the_running_batch_early(self) -> None:
+    def test_ccr_ends_the_running_batch_early_and_prepares_meanwhile(self) -> None:
+        machine = Machine(Strategy.CCR, IN, Seen(FOUR), is_running=True)
+        assert machine.begin() == [Pause(), Cut(), Prepare(ids("12"))]
+        assert machine.on(BatchEnded(False)) == []
+        assert machine.on(Prepared(ids("12"))) == [Confine(ids("12")), Resume()]
+
+    def test_ccr_that_is_prepared_first_waits_for_the_batch(self) -> None:
         machine = Machine(Strategy.CCR, IN, Seen(FOUR), is_running=True)
         machine.begin()
-        assert machine.on(Prepared(ids("12"))) == [Pause(), Cut()]
+        assert machine.on(Prepared(ids("12"))) == []
+        assert machine.on(BatchEnded(False)) == [Confine(ids("12")), Resume()]
 
-    def test_ccr_between_two_batches_moves_at_once(self) -> None:
+    def test_ccr_between_two_batches_has_nothing_to_cut(self) -> None:
         machine = Machine(Strategy.CCR, IN, Seen(FOUR), is_running=False)
-        machine.begin()
-        assert machine.on(Prepared(ids("12"))) == [Pause(), Confine(ids("12")), Resume()]
+        assert machine.begin() == [Pause(), Prepare(ids("12"))]
+        assert machine.on(Prepared(ids("12"))) == [Confine(ids("12")), Resume()]
 
     def test_out_waits_for_the_newcomers_and_keeps_those_that_were_there(self) -> None:
         machine = Machine(Strategy.CCR, OUT, seen("12"), is_running=True)
         assert machine.begin() == [Request(4)]
         assert machine.on(seen("123")) == []
-        assert machine.on(seen("1234")) == [Prepare(ids("1234"))]
-        assert machine.on(Prepared(ids("1234"))) == [Pause(), Cut()]
+        assert machine.on(seen("1234")) == [Pause(), Cut(), Prepare(ids("1234"))]
         machine.on(BatchEnded(False))
+        assert machine.on(Prepared(ids("1234"))) == [Confine(ids("1234")), Resume()]
         assert machine.on(BatchEnded(True)) == [End(Outcome.DONE)]
 
     def test_dsm_kills_first_and_asks_for_what_is_missing(self) -> None:
@@ -112,6 +119,14 @@ class TestWhenSomethingGoesWrong:
         machine.on(seen("1234"))
         assert machine.on(Prepared(ids("123"))) == []
         assert machine.on(TimeUp())[0] == Confine(None)
+
+    def test_ccr_does_not_wait_with_batches_for_those_that_are_refused(self) -> None:
+        machine = Machine(Strategy.CCR, OUT, seen("12"), is_running=True)
+        machine.begin()
+        machine.on(seen("1234"))
+        assert machine.on(Prepared(ids("123"))) == [Resume()]
+        assert machine.on(BatchEnded(False)) == []
+        assert machine.on(Prepared(ids("1234"))) == [Pause(), Confine(ids("1234")), Resume()]
 
     def test_time_that_is_up_takes_everything_back(self) -> None:
         machine = Machine(Strategy.CCR, OUT, seen("12"), is_running=True)

@@ -9,7 +9,7 @@ all other keys need not wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -46,27 +46,31 @@ class CutReason:
 
 
 def reason_to_cut(
-    channels: Sequence[ChannelProgress], count: int, rows: int, overhead_s: float
+    channels: Sequence[ChannelProgress],
+    count: int,
+    rows: Callable[[], int | None],
+    overhead_s: float,
 ) -> CutReason | None:
     """Why to end a batch now; None to let it go on.
 
     `channels` are those of an operator that have told, of `count` that it has; `rows` is what they
-    have to do in all, `overhead_s` what a batch takes besides its tasks.
+    have to do in all, which is asked for only where the answer matters; `overhead_s` is what a
+    batch takes besides its tasks.
     """
     ended = [channel for channel in channels if channel.ended]
     running = [channel for channel in channels if not channel.ended]
     if not running or not ended or len(channels) < count or len(ended) < _ENDED_SHARE * count:
         return None
-    done, spent_s = sum(c.rows for c in running), sum(c.seconds for c in running)
-    left = rows - sum(channel.rows for channel in channels)
-    if not done or left <= 0:
-        return None  # nothing is known of what its rows cost, or they are done
-    # If one of them has more of the rest than another, it takes longer than this.
-    rest_s = left * (spent_s / done) / len(running)
-    others_s = median(channel.seconds for channel in ended)
     worked_s = min(channel.seconds for channel in running)
     if worked_s < _WORKED_TIMES_OVERHEAD * overhead_s:
         return None
+    done, spent_s = sum(c.rows for c in running), sum(c.seconds for c in running)
+    left = (rows() or 0) - sum(channel.rows for channel in channels)
+    if not done or left <= 0:
+        return None  # nothing is known of its rows or of what they cost, or they are done
+    # If one of them has more of the rest than another, it takes longer than this.
+    rest_s = left * (spent_s / done) / len(running)
+    others_s = median(channel.seconds for channel in ended)
     if rest_s < max(_TIMES_OTHERS * others_s, _TIMES_OVERHEAD * overhead_s):
         return None
     return CutReason(rest_s, others_s, left)

@@ -91,11 +91,15 @@ class Errands:
         """Waits in a job; True if the query has ended meanwhile."""
         return self._closed.wait(timeout_s)
 
-    def warm(self, executors: Sequence[Executor]) -> list[Found]:
-        """Starts a worker for each core of executors, which imports what tasks need; what they
-        found there.
+    def warm(self, executors: Sequence[Executor], workers: int | None = None) -> list[Found]:
+        """Starts a worker for each core of executors, or so many at most on each, which imports
+        what tasks need; what they found there.
         """
-        places = [place_of(executor) for executor in executors for _ in range(executor.cores)]
+        places = [
+            place_of(executor)
+            for executor in executors
+            for _ in range(executor.cores if workers is None else min(workers, executor.cores))
+        ]
         if not places:
             return []
         self._begin("braided looks at hosts")

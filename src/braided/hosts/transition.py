@@ -312,7 +312,9 @@ class Transition:
         there = [executor for executor in self.hosts.look() if executor.id in executors]
         new = self.hosts.unfit(there)
         if new:
-            self._errands.start(lambda: self._warm(new), rings=False).wait(timeout_s)
+            most = max((table.channels for table in tables.values()), default=1)
+            workers = -(-most // len(there))
+            self._errands.start(lambda: self._warm(new, workers), rings=False).wait(timeout_s)
         refused = {executor.id for executor in self.hosts.unfit(there)}
         fit = [executor for executor in there if executor.id not in refused]
         target = self._placed(tables, tables, self._hosts_of(cores_by_host(fit)))
@@ -414,9 +416,10 @@ class Transition:
         done = self._errands.start(lambda: self._warm(untried))
         self._warming = _Errand(tuple(untried), time.monotonic(), done)
 
-    def _warm(self, executors: Sequence[Executor]) -> None:
+    def _warm(self, executors: Sequence[Executor], workers: int | None = None) -> None:
+        """`workers`: on each of them, if channels do not need all of its cores."""
         self.hosts.tried(each.id for each in executors)
-        found = {each.executor: each.problem() for each in self._errands.warm(executors)}
+        found = {each.executor: each.problem() for each in self._errands.warm(executors, workers)}
         for executor, problem in found.items():
             if problem:
                 host = self.hosts.host_of(executor)

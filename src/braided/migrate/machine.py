@@ -1,16 +1,18 @@
 """The three strategies as one state machine: events in, instructions out.
 
     phase        waits for                       then
-    COMING       executors that are to come      prepare (DSM: move)
-    PREPARING    workers and slots there         pause; CCR cuts the running batch
+    COMING       executors that are to come      prepare (DSM: move; CCR: on to ENDING, too)
+    PREPARING    workers and slots there         pause
     ENDING       the running batch, committed    move: channels are confined, batches resume
     MOVED        a batch on the new executors    the old ones are let go
     LEAVING      the old ones to be gone         end
 
 DSM begins with the kill: it has no PREPARING and no ENDING, and the batch in flight is done again
-by whoever is there. A phase with nothing to wait for is passed through. Executors that are lost
-before the move are waited for again. When time is up before a batch has run on the new executors,
-all is as it was: channels are free to go back, and the newcomers are let go.
+by whoever is there. DCR prepares before it pauses, so that little time is without output; CCR is to
+be there soonest, so it cuts the running batch at once and prepares meanwhile. If somebody can't be
+prepared then, batches resume until all are. A phase with nothing to wait for is passed through.
+Executors that are lost before the move are waited for again. When time is up before a batch has run
+on the new executors, all is as it was: channels are free to go back, and the newcomers are let go.
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ class Machine:
         self._is_paused = False
         self._asked_for: frozenset[str] = frozenset()
         self._prepared: frozenset[str] = frozenset()
+        self._cuts_at_once = strategy is Strategy.CCR
 
     def begin(self) -> list[Instruction]:
         instructions: list[Instruction] = []
@@ -84,7 +87,7 @@ class Machine:
             return self._see(event)
         if isinstance(event, Prepared):
             self._prepared |= event.executors
-            return self._go_on()
+            return self._not_prepared() if self._is_refused() else self._go_on()
         if isinstance(event, BatchBegan):
             self._is_running = True
             return []
@@ -126,21 +129,30 @@ class Machine:
             if self.strategy is Strategy.DSM:
                 return self._to_destination()
             self.phase = Phase.PREPARING
-        if self.phase is Phase.PREPARING and self.destination - self._asked_for:
-            # One more may have come since the others were asked for.
-            instructions.append(Prepare(self.destination))
-            self._asked_for |= self.destination
-        if self.phase is Phase.PREPARING and self._is_prepared():
+        if self.phase is Phase.PREPARING and (self._is_prepared() or self._cuts_at_once):
             self.phase = Phase.ENDING
             self._is_paused = True
             instructions.append(Pause())
             if self._is_running and self.strategy is Strategy.CCR:
                 instructions.append(Cut())
-        if self.phase is Phase.ENDING and not self._is_running:
+        waits = self.phase in (Phase.PREPARING, Phase.ENDING)
+        if waits and self.destination - self._asked_for:
+            # One more may have come since the others were asked for.
+            instructions.append(Prepare(self.destination))
+            self._asked_for |= self.destination
+        if self.phase is Phase.ENDING and not self._is_running and self._is_prepared():
             instructions += self._to_destination()
         if self.phase is Phase.LEAVING and not self.move.leave & self._there.keys():
             instructions += self._end(Outcome.DONE)
         return instructions
+
+    def _is_refused(self) -> bool:
+        """Whether batches are paused for executors that can't run channels."""
+        return self.phase is Phase.ENDING and not self._is_prepared()
+
+    def _not_prepared(self) -> list[Instruction]:
+        self.phase, self._cuts_at_once = Phase.PREPARING, False
+        return [*self._resumed(), *self._go_on()]
 
     def _to_destination(self) -> list[Instruction]:
         self.phase = Phase.MOVED

@@ -47,7 +47,6 @@ from braided.migrate.steps import (
 from braided.query.cutting import Cutter
 from braided.query.version import Version
 from braided.spark.executors import Executor, cores_by_host
-from braided.tasks.failure import is_interrupt
 from braided.tasks.outcome import Outcome as BatchOutcome
 
 __all__ = ["Migration", "Migrations"]
@@ -305,10 +304,13 @@ class Migrations:
                 self._kill(instruction.executors)
             elif isinstance(instruction, Prepare):
                 left_s = max(0.0, deadline_s - time.monotonic())
-                fit = self._prepare(instruction.executors, version(), left_s)
-                with self._lock:
-                    timeline.prepared(time.monotonic())
-                self._events.put(Prepared(fit))
+                # Meanwhile the running batch may have to be ended, or all be called off.
+                threading.Thread(
+                    target=self._prepare,
+                    args=(instruction.executors, version(), left_s, timeline, self._events),
+                    name="braided prepares",
+                    daemon=True,
+                ).start()
             elif isinstance(instruction, Pause):
                 with self._lock:
                     self._is_paused = True
@@ -334,16 +336,22 @@ class Migrations:
         self.transition.release(executors)
 
     def _prepare(
-        self, executors: frozenset[str], version: Version, timeout_s: float
-    ) -> frozenset[str]:
-        """The executors that can run channels; those that can't are named in the log."""
+        self,
+        executors: frozenset[str],
+        version: Version,
+        timeout_s: float,
+        timeline: Timeline,
+        events: SimpleQueue[Event],
+    ) -> None:
+        """Tells which of the executors can run channels; those that can't are named in the log."""
+        fit: frozenset[str] = frozenset()
         try:
-            return self.transition.prepare(executors, version.tables, version.view, timeout_s)
+            fit = self.transition.prepare(executors, version.tables, version.view, timeout_s)
         except Exception as error:
-            if is_interrupt(error):
-                raise
             log.warning("new executors are not prepared: %s", str(error).split("\n", 1)[0])
-            return frozenset()
+        with self._lock:
+            timeline.prepared(time.monotonic())
+        events.put(Prepared(fit))
 
 
 def move_to(

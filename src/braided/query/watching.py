@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from queue import SimpleQueue
+from statistics import median
 
 from braided.control.early_cut import ChannelProgress, reason_to_cut
 from braided.orders.messages import TaskWord
@@ -16,6 +18,7 @@ log = logging.getLogger("braided")
 
 _IN_A_ROW_MAX = 4
 """After so many batches that were cut one is whole, where watermarks or timers wait for that."""
+_OVERHEADS_KEPT = 5
 
 
 class Watch:
@@ -36,7 +39,7 @@ class Watch:
         self._words: SimpleQueue[TaskWord | None] = SimpleQueue()
         self._channels: Mapping[str, int] = {}
         self._token = ""
-        self._overhead_s = 0.0
+        self._overheads_s: deque[float] = deque(maxlen=_OVERHEADS_KEPT)
         self._in_a_row = 0
         self._progress: dict[tuple[str, int], ChannelProgress] = {}
         self._rows: dict[int, int | None] = {}
@@ -52,7 +55,7 @@ class Watch:
 
     def learn(self, batch_s: float, tasks_s: float, was_cut: bool) -> None:
         """A batch took so long, of which its slowest tasks so much; whether it was cut."""
-        self._overhead_s = max(0.0, batch_s - tasks_s)
+        self._overheads_s.append(max(0.0, batch_s - tasks_s))
         self._in_a_row = self._in_a_row + 1 if was_cut else 0
 
     def close(self) -> None:
@@ -76,17 +79,21 @@ class Watch:
                 # To end a batch is never needed: it goes on as it is.
                 log.debug("the batch is not watched: %s", error)
 
+    def _rows_of(self, stage: int) -> int | None:
+        """Asks Spark once, which costs the driver some milliseconds."""
+        if stage not in self._rows:
+            self._rows[stage] = self._rows_of_stage(stage)
+        return self._rows[stage]
+
     def _judge(self, word: TaskWord) -> None:
         count = self._channels.get(word.operator, 0)
         channels = [p for (name, _), p in self._progress.items() if name == word.operator]
         if all(channel.ended for channel in channels) or not any(c.ended for c in channels):
-            return  # no need to ask Spark
+            return
         if self._has_timers and self._in_a_row >= _IN_A_ROW_MAX:
             return
-        if word.stage not in self._rows:
-            self._rows[word.stage] = self._rows_of_stage(word.stage)
-        rows = self._rows[word.stage]
-        reason = None if rows is None else reason_to_cut(channels, count, rows, self._overhead_s)
+        overhead_s = median(self._overheads_s) if self._overheads_s else 0.0
+        reason = reason_to_cut(channels, count, lambda: self._rows_of(word.stage), overhead_s)
         if reason is None:
             return
         running = sum(not channel.ended for channel in channels)
