@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from braided.bench.s3_server import S3Server, s3a_jars
-from braided.spark.interpreter import preload_workers, use_driver_python
+from braided.spark.interpreter import use_driver_python
 from support.cluster_session import cluster_if_asked, settings_of_cluster
 from support.s3 import S3Lab, reach_s3, s3_server_for_tests
 from support.stream_harness import Lab
@@ -60,7 +60,6 @@ def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]
     )
     session.sparkContext.setLogLevel("OFF")
     use_driver_python(session)  # native queries that ours are held against as well
-    preload_workers(session, "braided.worker_daemon")
     yield session
     session.stop()
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
+import braided
 from support.bare import ROOT, finish, start
 
 PROGRAM = ROOT / "tests/support/cluster_program.py"
@@ -19,6 +22,19 @@ SAID = {
     "another Python": r"which is Python 3\.\d+ there; the driver has Python 2\.7",
     "another braided": r"with braided \S+; the driver has braided 9\.9\.9",
 }
+
+
+def _forked_from(_: int) -> str:
+    return Path(f"/proc/{os.getppid()}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the daemon is for Linux")
+def test_workers_of_a_local_master_are_forked_from_what_has_all_imported(
+    spark: SparkSession,
+) -> None:
+    braided.stream(spark.readStream.format("rate").load())
+    tasks = spark.sparkContext.parallelize(range(2), 2)
+    assert all("braided.worker_daemon" in each for each in tasks.map(_forked_from).collect())
 
 
 @pytest.mark.slow
