@@ -59,6 +59,11 @@ class Fleet:
         self.observed = 0
 
     @property
+    def most(self) -> int:
+        """Executors that there may be."""
+        return self._bounds.most
+
+    @property
     def cores_most(self) -> int:
         """Tasks that can run at a time with as many executors as there may be."""
         return self._bounds.most * self._cores

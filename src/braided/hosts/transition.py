@@ -290,6 +290,11 @@ class Transition:
         """The executors that there are now."""
         return self.hosts.look()
 
+    @property
+    def executors_most(self) -> int | None:
+        """How many there may be, if the query has a bound."""
+        return None if self._fleet is None else self._fleet.most
+
     def request(self, total: int) -> None:
         """Asks Spark for so many executors; a fleet keeps to it until the plan changes."""
         self.hosts.request(total)

@@ -198,7 +198,7 @@ class Migrations:
         """Runs a migration to its end. `version`: what is true between two batches."""
         transition = self.transition
         seen = transition.look()
-        move = move_to(executors, seen, transition.weights())
+        move = self._move_to(executors, seen)
         with self._lock:
             if self._is_stopped:
                 raise QueryStoppedError("migrate: the query is being stopped")
@@ -240,7 +240,7 @@ class Migrations:
         that nobody knows yet, unless they are named.
         """
         seen = self.transition.look()
-        move = move_to(executors, seen, self.transition.weights())
+        move = self._move_to(executors, seen)
         cores = cores_by_host(executor for executor in seen if executor.id in move.stay)
         missing = sorted((move.hosts or frozenset()) - cores.keys())
         names = missing or [f"new executor {n}" for n in range(1, move.come + 1)]
@@ -257,6 +257,16 @@ class Migrations:
                 "braided.placement=off"
             )
         return self._transition
+
+    def _move_to(self, executors: int | Sequence[str] | None, seen: Sequence[Executor]) -> Move:
+        move = move_to(executors, seen, self.transition.weights())
+        total, most = len(move.stay) + move.come, self.transition.executors_most
+        if most is not None and total > most:
+            raise MigrationError(
+                f"a migration to {total} executors, where braided.cluster.maxExecutors is {most}: "
+                "name fewer, or start the query with more"
+            )
+        return move
 
     def _drive(
         self,
