@@ -234,7 +234,7 @@ def test_executors_come_with_channels_and_go_with_them(lab: Lab) -> None:
     # Until they were there, the query went on with what it had.
     assert {channels_of(each) for each in grown[:-1]} == {2}
     assert placed(grown[-1])["elsewhere"] == 0
-    with pytest.raises(MigrationError, match="to 5 executors, where .*maxExecutors is 4"):
+    with pytest.raises(MigrationError, match=r"to 5 executors, where .*maxExecutors is 4"):
         flow.query.migrate("dcr", executors=5)
     flow.query.rescale(1)
     shrunk = flow.run_until(lambda each: channels_of(each) == 1)
