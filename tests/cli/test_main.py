@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import types
@@ -175,3 +176,12 @@ def test_state_of_a_place_without_a_checkpoint_is_a_sentence(
 ) -> None:
     assert cli.main(["state", str(tmp_path)]) == 1
     assert "holds no committed batch of Braided's" in capsys.readouterr().err
+
+
+def test_who_has_seen_enough_gets_no_stack_trace() -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "braided.cli.main", "simulate", "saso-remote", "--json"]
+    ended = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True)
+    os.close(writes)
+    assert (ended.returncode, ended.stderr) == (141, "")

@@ -10,6 +10,8 @@ import ast
 import difflib
 import importlib
 import importlib.metadata
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -31,27 +33,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     parser = _parser()
     arguments, rest = parser.parse_known_args(argv)
-    command = _WITH_OWN_ARGUMENTS.get(arguments.command)
-    if rest and command is None:
+    if rest and arguments.command not in _WITH_OWN_ARGUMENTS:
         parser.error(f"{arguments.command} does not take {' '.join(rest)}")
     try:
-        if command is not None:
-            return int(importlib.import_module(command).main(rest) or 0)
-        if arguments.command == "simulate":
-            return _simulate(arguments)
-        if arguments.command == "replay":
-            return _replay(arguments)
-        if arguments.command == "state":
-            return int(importlib.import_module(_STATE).main(arguments))
-        if arguments.command == "import-state":
-            return int(importlib.import_module(_IMPORT).main(arguments))
-        return _bench(arguments.name, as_json=arguments.json, quick=arguments.quick)
+        status = _run(arguments, rest)
+        sys.stdout.flush()
+        return status
     except BraidedError as error:
         print(f"braided: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("braided: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        # Who reads has seen enough, as `head` has. What Python still flushes goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
+    command = _WITH_OWN_ARGUMENTS.get(arguments.command)
+    if command is not None:
+        return int(importlib.import_module(command).main(rest) or 0)
+    if arguments.command == "simulate":
+        return _simulate(arguments)
+    if arguments.command == "replay":
+        return _replay(arguments)
+    if arguments.command == "state":
+        return int(importlib.import_module(_STATE).main(arguments))
+    if arguments.command == "import-state":
+        return int(importlib.import_module(_IMPORT).main(arguments))
+    return _bench(arguments.name, as_json=arguments.json, quick=arguments.quick)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,23 +6,24 @@ What the manifests know is shown without Spark; the keys themselves are read by 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 from pyspark.storagelevel import StorageLevel
 
 from braided.api.state import state
 from braided.errors import StateNotFoundError
+from braided.inspect.contents import reader_of
 from braided.inspect.frames import raised_by_task
 from braided.inspect.versions import Versions
 from braided.spark.quiet import command_spark
 from braided.store.durable.open_store import checkpoint_store
 from braided.store.history.manifest import View
 
-__all__ = ["main", "show"]
+__all__ = ["main", "show", "summary"]
 
 _SHOWN = 20
 _READS = 3
@@ -34,7 +35,7 @@ def main(arguments: argparse.Namespace) -> int:
     versions = Versions(checkpoint_store(arguments.checkpoint))
     view = versions.view(arguments.version)
     if not arguments.json:
-        for line in _summary(arguments.checkpoint, versions, view):
+        for line in summary(arguments.checkpoint, versions, view):
             print(line, flush=True)
     with command_spark("braided state") as spark:
         show(arguments, spark)
@@ -74,14 +75,16 @@ def _give(df: DataFrame, arguments: argparse.Namespace) -> None:
         df.drop("batch").orderBy("operator", "slot").show(_SHOWN, truncate=60)
 
 
-def _summary(checkpoint: str, versions: Versions, view: View) -> list[str]:
+def summary(checkpoint: str, versions: Versions, view: View) -> list[str]:
+    """What manifests know: a line for the checkpoint, and one for each operator."""
     kept = versions.retained()
     lines = [f"{checkpoint}: batch {view.batch}; {kept[0]} to {kept[-1]} are retained"]
     for name, known in view.operators.items():
-        fields = json.loads(known.meta.state).get("fields", [])
+        type = reader_of(name, known.meta).type
+        fields = type.names if isinstance(type, StructType) else []
         lines.append(
             f"  {name}: {known.keys} keys, {known.bytes} bytes, {known.meta.slots} slots on "
             f"{known.channels} channels, {len(known.due)} slots with timers; "
-            f"by {known.meta.key}; fields {', '.join(field['name'] for field in fields) or 'none'}"
+            f"by {known.meta.key}; fields {', '.join(fields) or 'none'}"
         )
     return lines
