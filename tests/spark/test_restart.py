@@ -127,6 +127,8 @@ def test_an_operator_that_raises_is_named_with_key_row_and_batch_and_can_be_fixe
     assert isinstance(raised.value.__cause__, OperatorError)
     failure = query.exception()
     assert failure is not None
+    assert str(failure).startswith("OperatorError: operator 'Sum'")
+    assert str(raised.value).startswith("OperatorError: operator 'Sum'")
     for text in (str(failure.__cause__), str(failure)):
         for part in ("operator 'Sum'", "ValueError: 99 is too much", "k='b'", "c=7", "batch: 1"):
             assert part in text

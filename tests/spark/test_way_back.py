@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 
 import braided
 from braided.api.query import ElasticQuery
 from braided.errors import NoEarlierTableError, QueryStoppedError
-from support.stream_harness import Feed, Lab, manifests_of
+from support.stream_harness import Feed, Lab, manifests_of, wait_until
 from support.stream_operators import SCHEMA, LastThree, Totals
 
 KEYS = [f"k{n}" for n in range(40)]
@@ -118,3 +121,46 @@ def test_what_a_dry_run_says_comes_true_and_can_be_taken_back_also_after_a_resta
         assert again.history[-1].tables == again
     assert lab.state(flow, "sums") == sums_after(5)
     assert sorted(lab.rows()) == output_after(5)
+
+
+def test_what_was_asked_for_and_waits_is_told_and_so_is_what_stop_waits_for(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed = lab.feed(SCHEMA)
+    is_started, runs, goes_on = threading.Event(), threading.Event(), threading.Event()
+    asked: list[tuple[bool, str]] = []
+
+    def take(df: DataFrame, batch: int) -> None:
+        assert is_started.wait(60)
+        df.count()
+        if batch == 0:
+            asked.append((query.pending().is_change, str(query.pending())))
+            query.rescale(5, "sums")
+            asked.append((query.pending().is_change, str(query.pending())))
+        if batch == 2:
+            runs.set()
+            assert goes_on.wait(60)
+
+    query = lab.start(flow_of(feed), take, channels=2, slots=16, balance="static")
+    is_started.set()
+    try:
+        run(query, feed, 0)
+        query.processAllAvailable()
+        (nothing, words), (something, change) = asked
+        assert (nothing, words) == (False, "nothing would change")
+        assert something and change.startswith("sums: 2 -> 5 channels")
+        assert not query.pending().is_change and query.routing()["sums"].channels == 5
+        progress = query.lastProgress
+        assert progress is not None and "pending" not in progress["braided"]
+        feed.add(rows(1))
+        assert runs.wait(60)
+        with caplog.at_level("WARNING", logger="braided"):
+            stopping = threading.Thread(target=query.stop)
+            stopping.start()
+            wait_until(lambda: "waiting for batch" in caplog.text, "what stop waits for")
+            goes_on.set()
+            stopping.join()
+        assert re.search(r"stop: waiting for batch 2, at most \d+ s", caplog.text)
+    finally:
+        goes_on.set()
+        query.stop()

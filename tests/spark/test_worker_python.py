@@ -24,17 +24,17 @@ SAID = {
 }
 
 
-def _forked_from(_: int) -> str:
-    return Path(f"/proc/{os.getppid()}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the daemon is for Linux")
 def test_workers_of_a_local_master_are_forked_from_what_has_all_imported(
     spark: SparkSession,
 ) -> None:
     braided.stream(spark.readStream.format("rate").load())
-    tasks = spark.sparkContext.parallelize(range(2), 2)
-    assert all("braided.worker_daemon" in each for each in tasks.map(_forked_from).collect())
+
+    def forked_from(_: int) -> bytes:
+        return Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
+
+    found = spark.sparkContext.parallelize(range(2), 2).map(forked_from).collect()
+    assert all(b"braided.worker_daemon" in each for each in found)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +19,9 @@ from braided.errors import MigrationError, QueryStoppedError
 from braided.migrate.steps import Strategy
 from braided.query.migrating import Migration
 from braided.query.opening import OpenQuery
-from braided.spark.query_handle import call_at_end
+from braided.spark.query_handle import begin_with, call_at_end
+
+log = logging.getLogger("braided")
 
 __all__ = ["ElasticQuery"]
 
@@ -26,6 +29,8 @@ T = TypeVar("T")
 
 # Interrupted while it writes down that a batch is done, Spark would run the batch again; while it
 # writes down the first batch's offsets, it would refuse the checkpoint from then on.
+_SILENT_S = 2.0
+"""How long `stop()` waits before it says so."""
 _RECORD_S = 10.0
 
 # The query on each checkpoint, until it has ended, also when the user keeps no reference to it.
@@ -87,7 +92,12 @@ class ElasticQuery:
     def lastProgress(self) -> StreamingQueryProgress | None:
         """Spark's progress of the newest batch, with a "braided" section."""
         progress = self._query.lastProgress
-        return None if progress is None else self._with_section(progress)
+        if progress is None:
+            return None
+        progress = self._with_section(progress)
+        if "braided" in progress and self.isActive and (pending := self.pending()).is_change:
+            progress["braided"] = {**progress["braided"], "pending": str(pending)}
+        return progress
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         try:
@@ -108,7 +118,7 @@ class ElasticQuery:
     def exception(self) -> StreamingQueryException | None:
         error = self._query.exception()
         if error is not None:
-            error.__cause__ = self._engine.error
+            begin_with(error, self._engine.error)
         return error
 
     def stop(self) -> None:
@@ -125,12 +135,24 @@ class ElasticQuery:
             return
         self._opened.migrations.stop()
         try:
-            if gate.shut(self._opened.stop_timeout_s):
+            if self._shut():
                 self._wait_while(self._is_writing, _RECORD_S)
         finally:
             # Also when the waiting is interrupted: a query that was told to stop must not hang.
             self._query.stop()
             self._end()
+
+    def _shut(self) -> bool:
+        """Whether the running batch has ended; who waits for long is told for what."""
+        gate, most_s = self._engine.gate, self._opened.stop_timeout_s
+        silent_s = min(_SILENT_S, most_s)
+        if gate.shut(silent_s):
+            return True
+        log.warning("stop: waiting for batch %s, at most %g s", gate.running, most_s)
+        if gate.shut(most_s - silent_s):
+            return True
+        log.warning("stop: batch %s is cut off, and runs again at the next start", gate.running)
+        return False
 
     def _end(self) -> None:
         """Lets go of what the query had, which has ended, however it did. Again is fine."""
@@ -214,6 +236,13 @@ class ElasticQuery:
         self._need_active("revert")
         history = self._engine.version.history
         return self._command(self._opened.commands.to_revert(history, steps), dry_run)
+
+    def pending(self) -> PlannedChange:
+        """What was asked for and is not in effect yet: a command takes effect with the next batch,
+        and on a cluster when the state is there. `print` shows it; `is_change` is False where
+        nothing waits. What a controller is about to propose is no part of it.
+        """
+        return self._opened.dry_runs.of(Command({}))
 
     def _command(self, command: Command, dry_run: bool) -> PlannedChange | None:
         if dry_run:
@@ -320,4 +349,5 @@ class ElasticQuery:
         try:
             return call()
         except StreamingQueryException as error:
-            raise error from self._engine.error
+            begin_with(error, self._engine.error)
+            raise

@@ -85,7 +85,7 @@ class Engine:
 
     def run(self, df: DataFrame, batch: int) -> None:
         """One batch. Returns only when it is committed and published."""
-        with self.gate.batch(self._query.is_active):
+        with self.gate.batch(batch, self._query.is_active):
             try:
                 self._run(df, batch)
             except BaseException as error:

@@ -28,14 +28,15 @@ class Gate:
 
     def __init__(self) -> None:
         self._state = threading.Condition()
-        self._busy = False
         self._thread: int | None = None
+        self.running: int | None = None
+        """The batch that runs."""
         self.stopping = False
         self.parked = False
         """Whether a batch waits here for the query to end."""
 
     @contextmanager
-    def batch(self, is_active: Callable[[], bool]) -> Iterator[None]:
+    def batch(self, number: int, is_active: Callable[[], bool]) -> Iterator[None]:
         with self._state:
             if self.stopping:
                 self.parked = True
@@ -43,13 +44,13 @@ class Gate:
                 while is_active():
                     self._state.wait(0.01)
                 raise Stopped
-            self._busy = True
+            self.running = number
             self._thread = threading.get_ident()
         try:
             yield
         finally:
             with self._state:
-                self._busy = False
+                self.running = None
                 self._thread = None
                 self._state.notify_all()
 
@@ -62,4 +63,4 @@ class Gate:
         """No batch begins from here on; True when none is running any more."""
         with self._state:
             self.stopping = True
-            return self._state.wait_for(lambda: not self._busy, timeout_s)
+            return self._state.wait_for(lambda: self.running is None, timeout_s)

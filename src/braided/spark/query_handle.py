@@ -15,11 +15,11 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.accumulators import Accumulator, _accumulatorRegistry
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["BatchCall", "QueryHandle", "call_at_end", "forget_accumulator"]
+__all__ = ["BatchCall", "QueryHandle", "begin_with", "call_at_end", "forget_accumulator"]
 
 
 class QueryHandle:
@@ -85,6 +85,16 @@ def call_at_end(query: StreamingQuery, then: Callable[[], None]) -> None:
         then()
 
     threading.Thread(target=wait, name="braided end of a query", daemon=True).start()
+
+
+def begin_with(error: StreamingQueryException, own: BaseException | None) -> None:
+    """Has Spark's error of a query begin with the one that it comes from: what happened stands in
+    the first line, and not behind what Spark has to say of the function that it called.
+    """
+    error.__cause__ = own
+    if own is not None:
+        captured: Any = error
+        captured._desc = f"{type(own).__name__}: {own}\n\nSpark says: {captured._desc}"
 
 
 def forget_accumulator(accumulator: Accumulator[Any]) -> None:
