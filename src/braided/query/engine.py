@@ -133,7 +133,7 @@ class Engine:
         outcome = steps.processing.process(df, admitted, before, times)
         with times.step("commit"):
             self.version = steps.committer.commit(
-                outcome, before, admitted.offsets, self._control.memory
+                outcome, before, admitted.offsets, self._control.memory, admitted.exposed
             )
             steps.outputs.forget_published(outcome.outputs)
         with times.step("publish"):
