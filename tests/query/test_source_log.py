@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from braided.errors import CheckpointCorruptError
 from braided.spark.source_log import Entry, SourceLog, files_by_entry, positions, with_entries
 from braided.store.durable.local_store import LocalStore
+from braided.store.history.garbage import collect
+from braided.store.history.manifest import Manifest, SourceEntry
+from braided.store.history.manifest_log import ManifestLog
 from braided.store.history.source_entries import copy_entries, read_entries
 
 INTERVAL = 3
@@ -197,3 +200,23 @@ def test_a_copy_that_is_damaged_is_named(tmp_path: Path) -> None:
     files.put(copies[0].name, b"else")
     with pytest.raises(CheckpointCorruptError, match=r"is damaged.*entry 3 of Spark's sources/0"):
         read_entries(files, copies)
+
+
+def test_copies_go_with_the_last_manifest_that_names_them(tmp_path: Path) -> None:
+    files = LocalStore(tmp_path)
+    manifests = ManifestLog(files)
+
+    def commit(batch: int, full: bool, sources: tuple[SourceEntry, ...] = ()) -> None:
+        manifests.write(Manifest("flow", batch, full, "test", 0, 0, {}, sources=sources))
+
+    first = copy_entries(files, 0, {(0, 0): line(0, "a")})
+    lost = copy_entries(files, 1, {(0, 1): line(1, "of a batch that failed")})
+    second = copy_entries(files, 1, {(0, 1): line(1, "b")})
+    commit(0, True, first)
+    commit(1, False, second)
+    assert manifests.view_at(1).sources == (*first, *second)
+    assert collect(files, manifests, retain=2) == 1 and lost[0].name not in files.list("sources")
+    assert manifests.sources(manifests.view_at(1))[0, 1] == line(1, "b")
+    commit(2, True, second)
+    collect(files, manifests, retain=1)
+    assert files.list("sources") == [second[0].name]

@@ -6,11 +6,14 @@ import logging
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 import braided
 from braided.bench.s3_server import S3Server
-from braided.errors import CheckpointReadError, FencedError, UnsupportedError
+from braided.errors import CheckpointReadError, FencedError, LateWriteError, UnsupportedError
+from braided.store.durable import epoch_lease
+from braided.store.durable.epoch_lease import EpochLease
 from braided.store.durable.open_store import open_store
 from braided.store.durable.store import Store
 from support.bad_input_harness import Superstitious, Tally
@@ -124,6 +127,38 @@ def test_a_second_query_is_refused_and_takes_over_when_told(s3_lab: S3Lab) -> No
     second.stop()
     newest = manifests_of(s3_lab.checkpoint)[max(manifests_of(s3_lab.checkpoint))]
     assert "epoch 2" in newest.writer
+    assert s3_lab.state(flow)[(KEYS[0],)]["count"] == 2
+
+
+def test_a_query_that_is_taken_over_from_while_idle_says_by_whom(
+    s3_lab: S3Lab, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epoch_lease, "RENEWED_EVERY_S", 0.1)
+    feed = s3_lab.feed(SCHEMA)
+    flow = _flow(feed)
+    _arrive(feed, 1)
+    query = s3_lab.start(flow)
+    query.processAllAvailable()
+    checkpoint = open_store(s3_lab.address(s3_lab.checkpoint), s3_server.settings)
+    heir = EpochLease.acquire(checkpoint.below("braided"), "the heir", takeover=True)
+    said = r"the heir \(pid .* has taken over s3a://"
+    with pytest.raises(StreamingQueryException, match=said):
+        query.awaitTermination(60)
+    with pytest.raises(StreamingQueryException, match=said):
+        query.processAllAvailable()
+    error = query.exception()
+    assert error is not None and isinstance(error.__cause__, FencedError)
+    heir.release()
+    # What it was about to write comes when the heir has looked, and is noticed by Spark.
+    query = s3_lab.start(flow)
+    query.processAllAvailable()
+    checkpoint.put("sources/0/1", b"v1")
+    _arrive(feed, 2)
+    with pytest.raises(StreamingQueryException, match="Concurrent update") as caught:
+        query.processAllAvailable()
+    assert isinstance(caught.value.__cause__, LateWriteError)
+    assert "Start the query again" in str(caught.value.__cause__)
+    s3_lab.run(flow)
     assert s3_lab.state(flow)[(KEYS[0],)]["count"] == 2
 
 

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from braided.control.planned_change import PlannedChange
 from braided.control.routing.command import Command
 from braided.control.routing.history import Routing
-from braided.errors import MigrationError, QueryStoppedError
+from braided.errors import FencedError, MigrationError, QueryStoppedError
 from braided.migrate.steps import Strategy
 from braided.query.migrating import Migration
 from braided.query.opening import OpenQuery
@@ -97,10 +97,12 @@ class ElasticQuery:
             raise
         if ended is not False:
             self._end()
+            self._raise_if_fenced()
         return ended
 
     def processAllAvailable(self) -> None:
         self._explained(self._query.processAllAvailable)
+        self._raise_if_fenced()
 
     def explain(self, extended: bool = False) -> None:
         self._query.explain(extended)
@@ -108,7 +110,14 @@ class ElasticQuery:
     def exception(self) -> StreamingQueryException | None:
         error = self._query.exception()
         if error is not None:
-            error.__cause__ = self._engine.error
+            error.__cause__ = self._engine.why(str(error))
+            return error
+        fenced = self._engine.error
+        if not isinstance(fenced, FencedError) or self._query.isActive:
+            return None
+        # It was idle when it was taken over from: Spark knows only that it was stopped.
+        error = StreamingQueryException(str(fenced))
+        error.__cause__ = fenced
         return error
 
     def stop(self) -> None:
@@ -320,4 +329,9 @@ class ElasticQuery:
         try:
             return call()
         except StreamingQueryException as error:
-            raise error from self._engine.error
+            raise error from self._engine.why(str(error))
+
+    def _raise_if_fenced(self) -> None:
+        error = None if self._query.isActive else self.exception()
+        if error is not None:
+            raise error

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from braided.errors import FencedError
+from braided.query.losing import fenced
 from braided.query.stored_tables import stored_table
 from braided.query.version import Version
 from braided.spark.source_log import Entry, SourceLog
@@ -88,7 +88,7 @@ class Committer:
     def check_lease(self) -> None:
         """FencedError if this query has been replaced: it commits and publishes nothing more."""
         if not self._lease.held():
-            raise FencedError(f"another query has taken over {self._location}; this one ends")
+            raise fenced(self._lease, self._location)
 
     def committed(self, batch: int) -> Manifest:
         return self._manifests.read(batch)

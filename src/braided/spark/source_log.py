@@ -14,6 +14,10 @@ of them (`store/history/source_entries.py`), and the next start puts back what d
 itself, or its lines in the newest compacted one, which may have been made of what was replaced. All
 other entries cost nothing.
 
+They are read when the batch is admitted, a moment after Spark has read them for the batch: what
+comes between the two is taken for what the batch has read, and is the one late write that is not
+noticed.
+
 Copies are needed until a compacted entry comes after them that is not exposed itself: it was
 checked with them at a start, nobody replaces it, and Spark looks at nothing before it.
 """
