@@ -16,6 +16,7 @@ BraidedError
 │   ├── CheckpointWriteError       it can't be written: read-only, full, no permission
 │   ├── CheckpointReadError        it can't be reached or read: no network, no permission
 │   ├── StateNotFoundError         it has no such operator, or no longer that version
+│   ├── LateWriteError             start the query again: one that it took over from wrote late
 │   └── FencedError                another query holds it
 └── BatchError                 a batch failed; nothing of it was committed
     ├── OperatorError              user code raised
@@ -40,6 +41,7 @@ __all__ = [
     "CheckpointWriteError",
     "DefinitionError",
     "FencedError",
+    "LateWriteError",
     "MigrationError",
     "NoEarlierTableError",
     "NondeterministicBatchError",
@@ -118,6 +120,10 @@ class CheckpointReadError(CheckpointError, OSError):
 
 class StateNotFoundError(CheckpointError, LookupError):
     """The checkpoint has no such operator, or does not retain that version."""
+
+
+class LateWriteError(CheckpointError):
+    """A query that was taken over from has written to Spark's part of the checkpoint late."""
 
 
 class FencedError(CheckpointError):

@@ -15,7 +15,13 @@ import msgspec
 import pytest
 
 from braided.bench.s3_server import S3Server
-from braided.errors import CheckpointReadError, CheckpointWriteError, FencedError
+from braided.errors import (
+    CheckpointReadError,
+    CheckpointWriteError,
+    FencedError,
+    LateWriteError,
+)
+from braided.query.losing import explain_concurrent
 from braided.store.durable import epoch_lease
 from braided.store.durable.epoch_lease import EpochLease
 from braided.store.durable.lease import Lease, acquire_lease
@@ -142,6 +148,12 @@ def test_an_idle_holder_is_told_that_it_was_replaced(
     leases.append(new := acquire_lease(remote, "query new", takeover=True))
     assert told.wait(60)
     assert new.held() and not old.held()
+    assert (old.successor() or "").startswith("query new (pid ") and new.successor() is None
+    # Words of Spark's that may mean either: of one that was replaced, and of who replaced it.
+    said = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log."
+    assert isinstance(explain_concurrent(said, old, "there"), FencedError)
+    assert isinstance(explain_concurrent(said, new, "there"), LateWriteError)
+    assert explain_concurrent("something else", old, "there") is None
 
 
 def test_a_newcomer_that_comes_late_does_not_take_an_epoch_that_is_over(

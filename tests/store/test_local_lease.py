@@ -124,6 +124,7 @@ def test_a_lease_whose_file_was_replaced_is_lost(tmp_path: Path) -> None:
     assert not lease.held()
     with LocalLease.acquire(LocalStore(tmp_path), "q2") as other:
         assert other.held() and not lease.held()
+        assert (lease.successor() or "").startswith("q2 (pid ") and other.successor() is None
     lease.release()
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from braided.control.planned_change import PlannedChange
 from braided.control.routing.command import Command
 from braided.control.routing.history import Routing
-from braided.errors import MigrationError, QueryStoppedError
+from braided.errors import FencedError, MigrationError, QueryStoppedError
 from braided.migrate.steps import Strategy
 from braided.query.migrating import Migration
 from braided.query.opening import OpenQuery
@@ -107,10 +107,12 @@ class ElasticQuery:
             raise
         if ended is not False:
             self._end()
+            self._raise_if_fenced()
         return ended
 
     def processAllAvailable(self) -> None:
         self._explained(self._query.processAllAvailable)
+        self._raise_if_fenced()
 
     def explain(self, extended: bool = False) -> None:
         self._query.explain(extended)
@@ -118,7 +120,14 @@ class ElasticQuery:
     def exception(self) -> StreamingQueryException | None:
         error = self._query.exception()
         if error is not None:
-            begin_with(error, self._engine.error)
+            begin_with(error, self._engine.why(str(error)))
+            return error
+        fenced = self._engine.error
+        if not isinstance(fenced, FencedError) or self._query.isActive:
+            return None
+        # It was idle when it was taken over from: Spark knows only that it was stopped.
+        error = StreamingQueryException(str(fenced))
+        error.__cause__ = fenced
         return error
 
     def stop(self) -> None:
@@ -349,5 +358,10 @@ class ElasticQuery:
         try:
             return call()
         except StreamingQueryException as error:
-            begin_with(error, self._engine.error)
+            begin_with(error, self._engine.why(str(error)))
             raise
+
+    def _raise_if_fenced(self) -> None:
+        error = None if self._query.isActive else self.exception()
+        if error is not None:
+            raise error

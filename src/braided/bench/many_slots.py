@@ -94,6 +94,7 @@ def _drive(root: str, slots: int, plan: SlotsPlan) -> tuple[dict[str, Any], str]
     plan_s: list[float] = []
     largest, manifest_bytes = 0, 0
     for batch in range(plan.last + 1):
+        outcome = reports = None  # a query lets go of the last batch's between batches
         reports = {_OPERATOR: tasks.run(batch, view)}
         begun = perf_counter()
         if view.operators:

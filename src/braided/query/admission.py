@@ -13,6 +13,7 @@ from braided.control.routing.table import RoutingTable
 from braided.hosts.transition import Transition
 from braided.query.version import Version
 from braided.spark.offset_log import BatchTimes, SparkLog
+from braided.spark.source_log import Entry, SourceLog
 from braided.spark.tick import Bell
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
@@ -35,6 +36,8 @@ class Admitted:
     """Rows for each channel to process; the rest is carried."""
     offsets: str
     """What Spark has written of the batch."""
+    exposed: Mapping[Entry, str]
+    """What sources have noted of its input, and others may replace."""
 
 
 class Admission:
@@ -43,6 +46,7 @@ class Admission:
     def __init__(
         self,
         spark_log: SparkLog,
+        source_log: SourceLog,
         bell: Bell,
         commands: Commands,
         control: ControlThread,
@@ -50,6 +54,7 @@ class Admission:
         transition: Transition | None = None,
     ) -> None:
         self._spark_log = spark_log
+        self._source_log = source_log
         self._bell = bell
         self._commands = commands
         self._control = control
@@ -71,7 +76,10 @@ class Admission:
                 self._commands.hold(following.held)
         # The manifest will be durable, and counts on what sources have noted of this batch.
         self._spark_log.sync_sources()
-        return Admitted(batch, times, tables, cut, self._spark_log.offsets(batch))
+        offsets = self._spark_log.offsets(batch)
+        kept = {(copy.source, copy.entry) for copy in before.view.sources}
+        exposed = self._source_log.exposed(offsets, kept)
+        return Admitted(batch, times, tables, cut, offsets, exposed)
 
     def _foreseen(self, df: DataFrame, batch: int, times: BatchTimes) -> Mapping[str, int]:
         """Channels that a batch should have, by the size of its input; a batch does without an

@@ -11,10 +11,12 @@ import msgspec
 
 from braided.errors import CheckpointMismatchError
 from braided.spark.offset_log import SparkLog
+from braided.spark.source_log import SourceLog
+from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta, View
 from braided.store.history.manifest_log import ManifestLog
 
-__all__ = ["Started", "fit", "known_names", "open_view"]
+__all__ = ["Started", "fit", "known_names", "open_sources", "open_view"]
 
 log = logging.getLogger("braided")
 
@@ -95,6 +97,25 @@ def _restore(
             ", ".join(map(str, restored)),
             location,
         )
+
+
+def open_sources(
+    root: Store, manifests: ManifestLog, spark_log: SparkLog, started: Started
+) -> SourceLog:
+    """The logs of Spark's sources; what was replaced since it was committed is put back."""
+    if started.fresh:
+        return SourceLog(root)
+    source_log = SourceLog(root, spark_log.offsets(started.view.batch))
+    restored = source_log.restore(manifests.sources(started.view))
+    if restored:
+        log.warning(
+            "%s in %s did not say which files had been read and committed: a driver that was taken "
+            "over from has written there late. What was committed is put back, so that no file is "
+            "read twice",
+            ", ".join(restored),
+            root.location.text,
+        )
+    return source_log
 
 
 def known_names(view: View, go_by_class: Mapping[str, bool]) -> dict[str, str]:

@@ -9,13 +9,17 @@ The rules, in order:
 
 from __future__ import annotations
 
-from braided.errors import FencedError
+from collections.abc import Mapping
+
+from braided.query.losing import fenced
 from braided.query.stored_tables import stored_table
 from braided.query.version import Version
+from braided.spark.source_log import Entry, SourceLog
 from braided.store.durable.lease import Lease
 from braided.store.history.manifest import (
     Manifest,
     OperatorPart,
+    SourceEntry,
     View,
     to_full,
 )
@@ -35,8 +39,15 @@ class Committer:
     """Makes outcomes true, one after the other, as long as nobody else has the checkpoint."""
 
     def __init__(
-        self, manifests: ManifestLog, lease: Lease, flow_id: str, location: str, full_every: int
+        self,
+        manifests: ManifestLog,
+        lease: Lease,
+        flow_id: str,
+        location: str,
+        full_every: int,
+        source_log: SourceLog,
     ) -> None:
+        self._source_log = source_log
         self._manifests = manifests
         self._lease = lease
         self._flow_id = flow_id
@@ -44,26 +55,40 @@ class Committer:
         self._full_every = full_every
 
     def commit(
-        self, outcome: Outcome, before: Version, offsets: str, memory: str | None
+        self,
+        outcome: Outcome,
+        before: Version,
+        offsets: str,
+        memory: str | None,
+        exposed: Mapping[Entry, str],
     ) -> Version:
         """Creates the manifest; `offsets` are those of the batch as Spark wrote them, `memory` is
-        what the controller wants to be kept.
+        what the controller wants to be kept, `exposed` what sources have noted and others may
+        replace.
         """
         self.check_lease()
         full, base = outcome.batch % self._full_every == 0, before.view
         if full:
             base = self._manifests.with_dead_listed(base, outcome.batch)
+            base = base.with_sources(self._needed(base.sources))
+        copies = self._manifests.copy_sources(outcome.batch, exposed)
+        owner = self._lease.owner
         self._manifests.write(
-            manifest_of(outcome, base, self._flow_id, self._lease.owner, full, offsets, memory)
+            manifest_of(outcome, base, self._flow_id, owner, full, offsets, memory, copies)
         )
         view = self._manifests.view_at(outcome.batch, self._flow_id)
         history = before.history.noting(outcome.batch, outcome.tables)
         return Version(view, outcome.tables, outcome.watermark_ms, history)
 
+    def _needed(self, copies: tuple[SourceEntry, ...]) -> tuple[SourceEntry, ...]:
+        kept = {(copy.source, copy.entry) for copy in copies}
+        needed = self._source_log.is_needed
+        return tuple(copy for copy in copies if needed(copy.source, copy.entry, kept))
+
     def check_lease(self) -> None:
         """FencedError if this query has been replaced: it commits and publishes nothing more."""
         if not self._lease.held():
-            raise FencedError(f"another query has taken over {self._location}; this one ends")
+            raise fenced(self._lease, self._location)
 
     def committed(self, batch: int) -> Manifest:
         return self._manifests.read(batch)
@@ -77,6 +102,7 @@ def manifest_of(
     full: bool,
     offsets: str = "",
     memory: str | None = None,
+    sources: tuple[SourceEntry, ...] = (),
 ) -> Manifest:
     """The manifest that makes an outcome true on top of a view."""
     operators = {}
@@ -97,6 +123,7 @@ def manifest_of(
         dead=tuple(r.dead for rs in outcome.reports.values() for r in rs if r.dead is not None),
         extra={} if memory is None else {CONTROL: memory},
         offsets=offsets,
+        sources=sources,
     )
     return to_full(view, delta) if full or view.batch < 0 else delta
 

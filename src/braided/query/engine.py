@@ -21,6 +21,7 @@ from braided.query.admission import Admission
 from braided.query.between_batches import BetweenBatches
 from braided.query.commit import Committer
 from braided.query.gate import Gate, Stopped
+from braided.query.losing import explain_concurrent, fenced
 from braided.query.migrating import Migrations
 from braided.query.outputs import Outputs
 from braided.query.processing import Processing
@@ -92,8 +93,20 @@ class Engine:
                 raise self._explained(error) from None
 
     def call_when_fenced(self, then: Callable[[], None]) -> None:
-        """Has a function called if another query takes the checkpoint over."""
-        self._lease.call_when_lost(then)
+        """Has a function called if another query takes the checkpoint over; `error` says which."""
+
+        def lost() -> None:
+            if self.error is None:
+                self.error = fenced(self._lease, self._location)
+            then()
+
+        self._lease.call_when_lost(lost)
+
+    def why(self, said: str) -> BraidedError | None:
+        """Why the query has ended, of which Spark said so much; None if we do not know better."""
+        if self.error is None:
+            self.error = explain_concurrent(said, self._lease, self._location)
+        return self.error
 
     def close(self) -> None:
         """Lets go of the checkpoint; who comes second waits until that is done."""
@@ -133,7 +146,7 @@ class Engine:
         outcome = steps.processing.process(df, admitted, before, times)
         with times.step("commit"):
             self.version = steps.committer.commit(
-                outcome, before, admitted.offsets, self._control.memory
+                outcome, before, admitted.offsets, self._control.memory, admitted.exposed
             )
             steps.outputs.forget_published(outcome.outputs)
         with times.step("publish"):

@@ -19,7 +19,7 @@ from braided.hosts.opening import open_transition, place_frames
 from braided.options import Options
 from braided.query.admission import Admission
 from braided.query.between_batches import BetweenBatches
-from braided.query.checkpoint import fit, known_names, open_view
+from braided.query.checkpoint import fit, known_names, open_sources, open_view
 from braided.query.commit import CONTROL, Committer
 from braided.query.cutting import Cutter, open_cutter
 from braided.query.engine import BatchSteps, Engine
@@ -37,6 +37,7 @@ from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
 from braided.spark.executors import local_cores
 from braided.spark.offset_log import SparkLog
 from braided.spark.query_handle import BatchCall, QueryHandle
+from braided.spark.source_log import SourceLog
 from braided.spark.tick import Bell
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
@@ -66,6 +67,7 @@ class OpenCheckpoint:
     files: Store
     manifests: ManifestLog
     spark_log: SparkLog
+    source_log: SourceLog
     lease: Lease
     flow_id: str
     flow: Flow
@@ -174,6 +176,7 @@ def _open_checkpoint(
     location, spark_log, manifests = root.location.text, SparkLog(root), ManifestLog(files)
     started = open_view(manifests, spark_log, location)
     view = started.view
+    source_log = open_sources(root, manifests, spark_log, started)
     planned = spark_log.last_offset()
     tick = -1 if planned is None else spark_log.tick(planned)
     watermark_ms, memory = 0, None
@@ -191,6 +194,7 @@ def _open_checkpoint(
         files=files,
         manifests=manifests,
         spark_log=spark_log,
+        source_log=source_log,
         lease=lease,
         flow_id=started.flow,
         flow=flow,
@@ -306,7 +310,7 @@ def _assemble(
     gate = Gate()
     first_states = FirstStates(flow.steps, metas, checkpoint.imported, checkpoint.files)
     steps = BatchSteps(
-        Admission(spark_log, bell, commands, control, estimator, transition),
+        Admission(spark_log, checkpoint.source_log, bell, commands, control, estimator, transition),
         Processing(flow, plan, metas, first_states, outputs, box, gate, cutter),
         Committer(
             checkpoint.manifests,
@@ -314,6 +318,7 @@ def _assemble(
             checkpoint.flow_id,
             checkpoint.location,
             options.full_manifest_every,
+            checkpoint.source_log,
         ),
         outputs,
         BetweenBatches(

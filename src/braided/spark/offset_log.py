@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from braided.errors import CheckpointCorruptError, CheckpointMismatchError
+from braided.spark.source_log import positions
 from braided.store.durable.local_store import LocalStore, sync_new_files
 from braided.store.durable.store import UNREADABLE, Store
 
@@ -27,12 +28,6 @@ _TICK = re.compile(r"-|-?[0-9]+")
 _COMMIT = re.compile(rb"v[0-9]+\n\{.*\}", re.DOTALL)
 _REMEMBERED = 3
 """Texts kept: of the batch that runs, the one before it, and one to spare."""
-
-
-class _FileOffset(msgspec.Struct):
-    """Where a source of files is: an entry of its own log."""
-
-    logOffset: int
 
 
 class _OffsetMetadata(msgspec.Struct):
@@ -140,11 +135,7 @@ class SparkLog:
     def lost_sources(self, offsets: str) -> list[str]:
         """Sources that keep a log of their own, and have lost what a batch's offsets name."""
         lost = []
-        for number, position in enumerate(offsets.strip("\n").split("\n")[2:]):
-            try:
-                entry = msgspec.json.decode(position, type=_FileOffset).logOffset
-            except msgspec.MsgspecError:
-                continue
+        for number, entry in positions(offsets).items():
             newest = self._newest(f"sources/{number}")
             if (-1 if newest is None else newest) < entry:
                 lost.append(self._checkpoint.path(f"sources/{number}"))

@@ -119,6 +119,15 @@ class EpochLease:
     def held(self) -> bool:
         return not self._ended.is_set() and max(_epochs(self._store), default=0) == self._epoch
 
+    def successor(self) -> str | None:
+        newest = max(_epochs(self._store), default=0)
+        if newest <= self._epoch:
+            return None
+        try:
+            return str(msgspec.json.decode(self._store.get(_name(newest)), type=_Holder))
+        except (FileNotFoundError, *UNREADABLE):
+            return "another query"
+
     def call_when_lost(self, then: Callable[[], None]) -> None:
         """Has a function called, in a thread of its own, if somebody takes the lease over."""
         self._when_lost = then

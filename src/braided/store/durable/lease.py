@@ -31,6 +31,9 @@ class Lease(Protocol):
     def held(self) -> bool:
         """Whether it is still this one's."""
 
+    def successor(self) -> str | None:
+        """Who has taken it over, as far as that can be told; None if nobody is known to."""
+
     def call_when_lost(self, then: Callable[[], None]) -> None:
         """Has a function called if somebody takes the lease over and that shows by itself."""
 

@@ -16,6 +16,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 from braided.errors import FencedError
 from braided.store.durable.local_store import LocalStore, make_directories, write_error
@@ -71,6 +72,15 @@ class LocalLease:
             return os.path.samestat(os.fstat(descriptor), os.stat(self._path))
         except OSError:
             return False
+
+    def successor(self) -> str | None:
+        """Whoever has made the file anew, if it is another one than that which is locked."""
+        if self._descriptor is None or self.held():
+            return None
+        try:
+            return _name(Path(self._path).read_text(errors="replace"))
+        except OSError:
+            return None
 
     def call_when_lost(self, then: Callable[[], None]) -> None:
         """Nobody takes a lock from a process that lives."""

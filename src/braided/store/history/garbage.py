@@ -10,6 +10,7 @@ batches in between cost one look at a number.
     carry     named by no manifest kept
     dead      named by no manifest at all, nor in a list that one names: diverted rows are kept for
               good; the lists themselves as runs are (`dead_lists.py`)
+    sources   named by no manifest kept
 
 Manifests go first, the newest of them first, then what only they needed. A crash in between leaves
 files that nobody names; those, and what attempts that lost have written, are orphans. They are
@@ -28,6 +29,7 @@ from braided.store.durable.store import TEMPORARY, Store
 from braided.store.history.manifest import Manifest, View
 from braided.store.history.manifest_log import DIRECTORY, ManifestLog
 from braided.store.history.runs import batch_of
+from braided.store.history.source_entries import DIRECTORY as _SOURCES
 
 __all__ = ["LISTING", "ORPHANS_EVERY", "Collector", "collect"]
 
@@ -37,7 +39,8 @@ LISTING = ".list"
 ORPHANS_EVERY = 64
 """Batches between two listings of a running query, which cost as much as there are files."""
 
-_STATE, _OUT, _CARRY, _DEAD = "state", "out", "carry", "dead"
+_OUT = "out"
+_LISTED = ("state", "carry", "dead", _SOURCES)
 _DELETED_TOGETHER = 64
 
 
@@ -106,7 +109,7 @@ class Collector:
         needed = self._oldest.live_files() | self._added(self._oldest.batch, newest)
         dead = self._manifests.dead_files(self._manifests.view_at(newest, self._oldest.flow))
         needed.update(file.name for file in dead)
-        listed = [n for kind in (_STATE, _CARRY, _DEAD) for n in self._files.list(kind)]
+        listed = [n for kind in _LISTED for n in self._files.list(kind)]
         return self._delete(n for n in listed if n not in needed and _committed(n, newest))
 
     def _base(self, newest: int) -> int:
@@ -141,6 +144,7 @@ class Collector:
                 self._fulls.append(batch)
             names = {carried.name for carried in manifest.carry}
             names.update(dead.name for dead in manifest.dead_lists)
+            names.update(copy.name for copy in manifest.sources)
             for part in manifest.operators.values():
                 names.update(run.name for run in part.runs[len(part.runs) - part.new :])
             self._brought[batch] = frozenset(names)

@@ -38,6 +38,7 @@ __all__ = [
     "OperatorVersion",
     "PinnedKey",
     "Prepared",
+    "SourceEntry",
     "View",
     "decode_table",
     "encode_table",
@@ -136,6 +137,15 @@ class DeadList(msgspec.Struct, frozen=True):
     level: int  # how often what is in it was merged
 
 
+class SourceEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A copy of what a source of Spark's has noted of its input (`source_entries.py`)."""
+
+    source: int
+    entry: int
+    name: str
+    digest: str
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """One record of the register."""
 
@@ -154,6 +164,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """What Spark wrote of the batch before it ran: its times, and where its sources were."""
     format: int = FORMAT
     dead_lists: tuple[DeadList, ...] = ()  # in a full manifest all that there are; in a delta none
+    sources: tuple[SourceEntry, ...] = ()  # in a full manifest all that are needed
 
 
 class OperatorVersion:
@@ -293,7 +304,7 @@ class OperatorVersion:
 class View:
     """The flow at a batch. Immutable; `View.empty()` is the flow before its first one."""
 
-    __slots__ = ("batch", "carry", "dead", "dead_lists", "flow", "operators")
+    __slots__ = ("batch", "carry", "dead", "dead_lists", "flow", "operators", "sources")
 
     def __init__(
         self,
@@ -303,6 +314,7 @@ class View:
         carry: tuple[CarryFile, ...],
         dead: tuple[DeadFile, ...] = (),
         dead_lists: tuple[DeadList, ...] = (),
+        sources: tuple[SourceEntry, ...] = (),
     ) -> None:
         self.flow = flow
         self.batch = batch
@@ -310,6 +322,7 @@ class View:
         self.carry = carry
         self.dead = dead
         self.dead_lists = dead_lists
+        self.sources = sources
 
     @classmethod
     def empty(cls) -> View:
@@ -338,19 +351,34 @@ class View:
             operators[name] = before.apply(part, manifest.full, fresh)
         dead = manifest.dead if manifest.full else (*self.dead, *manifest.dead)
         lists = manifest.dead_lists if manifest.full else self.dead_lists
-        return View(manifest.flow, manifest.batch, operators, manifest.carry, dead, lists)
+        sources = manifest.sources if manifest.full else (*self.sources, *manifest.sources)
+        return View(manifest.flow, manifest.batch, operators, manifest.carry, dead, lists, sources)
 
     def with_dead(self, dead: tuple[DeadFile, ...], lists: tuple[DeadList, ...]) -> View:
         """The view with the same files of diverted rows, named in another way."""
-        return View(self.flow, self.batch, self.operators, self.carry, dead, lists)
+        return View(self.flow, self.batch, self.operators, self.carry, dead, lists, self.sources)
+
+    def with_sources(self, sources: tuple[SourceEntry, ...]) -> View:
+        """The view with other copies of what sources have noted."""
+        return View(
+            self.flow,
+            self.batch,
+            self.operators,
+            self.carry,
+            self.dead,
+            self.dead_lists,
+            sources,
+        )
 
     def live_files(self) -> set[str]:
-        """Every file that the state or the carry of this view needs, and its lists of dead files.
+        """Every file that the state or the carry of this view needs, its lists of dead files, and
+        its copies of what sources have noted.
 
         Not the dead files themselves, which are kept for good (`dead_lists.py`).
         """
         names = {carried.name for carried in self.carry}
         names.update(dead.name for dead in self.dead_lists)
+        names.update(copy.name for copy in self.sources)
         return names.union(*(operator.live_files() for operator in self.operators.values()))
 
 
@@ -388,6 +416,7 @@ def to_full(view: View, delta: Manifest) -> Manifest:
         operators=operators,
         dead=(*view.dead, *delta.dead),
         dead_lists=view.dead_lists,
+        sources=(*view.sources, *delta.sources),
     )
 
 

@@ -14,6 +14,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -27,8 +28,16 @@ from braided.errors import (
 )
 from braided.store.durable.store import UNREADABLE, Store
 from braided.store.history.dead_lists import dead_files, listed
-from braided.store.history.manifest import FORMAT, DeadFile, Manifest, View, problems
+from braided.store.history.manifest import (
+    FORMAT,
+    DeadFile,
+    Manifest,
+    SourceEntry,
+    View,
+    problems,
+)
 from braided.store.history.runs import digest_of
+from braided.store.history.source_entries import copy_entries, read_entries
 
 __all__ = ["DIRECTORY", "FULL_EVERY", "ManifestLog"]
 
@@ -144,6 +153,16 @@ class ManifestLog:
         many are in a list, which is durable now.
         """
         return listed(self._files, view, batch)
+
+    def copy_sources(
+        self, batch: int, texts: Mapping[tuple[int, int], str]
+    ) -> tuple[SourceEntry, ...]:
+        """Copies of what sources have noted, for the manifest of a batch; durable now."""
+        return copy_entries(self._files, batch, texts)
+
+    def sources(self, view: View) -> dict[tuple[int, int], str]:
+        """What there are copies of at a view, by source and entry."""
+        return read_entries(self._files, view.sources)
 
     def base_of(self, batch: int) -> int:
         """The newest full manifest at or before a batch: where reading its view begins."""

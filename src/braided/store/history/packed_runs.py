@@ -27,6 +27,7 @@ from braided.store.history.slot_sets import (
 
 __all__ = ["SlotShares", "pack_runs", "slots_at", "unpack_runs"]
 
+_PACKED_TOGETHER = 256  # sets: enough that each costs little, few enough for a core's cache
 _COMPRESSION_LEVEL = 1  # digests are most of what is left, and those are as long at any level
 
 
@@ -52,6 +53,31 @@ class SlotShares:
             (channel, self._bits(channel, slots[channels == channel]))
             for channel in np.unique(channels).tolist()
         ]
+
+    def packed(self, sets: Sequence[SlotNumbers]) -> list[tuple[int, bytes]]:
+        """Sets, each as bits over the slots of the channel that has them all, or as channel -1 and
+        steps. Many at a time, because there are many thousand for each full manifest.
+        """
+        lengths = np.array([len(slots) for slots in sets])
+        slots = np.concatenate(sets)
+        channels = self._table[slots]
+        begins = np.cumsum(lengths) - lengths
+        owners = np.minimum.reduceat(channels, begins)
+        apart = np.maximum.reduceat(channels, begins) != owners
+        sizes = np.array([len(share) for share in self.slots])[owners]
+        some = np.flatnonzero(~apart & (lengths < sizes))
+        results = [(channel, b"") for channel in owners.tolist()]
+        for number in np.flatnonzero(apart).tolist():
+            results[number] = (-1, steps_of(sets[number]))
+        if some.size:
+            bits = np.zeros((len(sets), int(sizes[some].max())), dtype=bool)
+            chosen = np.repeat(~apart & (lengths < sizes), lengths)
+            rows = np.repeat(np.arange(len(sets)), lengths)[chosen]
+            bits[rows, self._positions[slots[chosen]]] = True
+            rest = np.packbits(bits, axis=1, bitorder="little")
+            for number, size in zip(some.tolist(), sizes[some].tolist(), strict=True):
+                results[number] = (results[number][0], rest[number, : -(-size // 8)].tobytes())
+        return results
 
     def _bits(self, channel: int, slots: SlotNumbers) -> bytes:
         if len(slots) == len(self.slots[channel]):
@@ -90,15 +116,15 @@ def pack_runs(runs: Sequence[AppliedRun], table: npt.NDArray[np.int32]) -> str:
     """Runs as text; the table, slot to channel, only makes it short."""
     packing = _packing(table.astype("<i4").tobytes())
     shares, known = packing.shares, packing.sets
-    sets: dict[str, int] = {}
-    packed: list[tuple[int, bytes]] = []
-    set_of: list[int] = []
-    for run, slots, _ in runs:
-        number = sets.setdefault(run.slots, len(sets))
-        set_of.append(number)
-        if number == len(packed):
-            packed.append(known.get(run.slots) or _packed_set(slots, shares))
-    packing.sets = dict(zip(sets, packed, strict=True))
+    numbers: dict[str, int] = {}
+    set_of = [numbers.setdefault(run.run.slots, len(numbers)) for run in runs]
+    new = {run.run.slots: run.slots for run in runs if run.run.slots not in known}
+    texts = list(new)
+    for first in range(0, len(new), _PACKED_TOGETHER):
+        some = texts[first : first + _PACKED_TOGETHER]
+        known.update(zip(some, shares.packed([new[text] for text in some]), strict=True))
+    packing.sets = {text: known[text] for text in numbers}
+    packed = list(packing.sets.values())
     columns = _Columns(
         shares=[steps_of(share) for share in shares.slots],
         set_share=[share for share, _ in packed],
@@ -124,11 +150,6 @@ class _Packing:
 @functools.lru_cache(maxsize=4)
 def _packing(table: bytes) -> _Packing:
     return _Packing(np.frombuffer(table, dtype="<i4"))
-
-
-def _packed_set(slots: SlotNumbers, shares: SlotShares) -> tuple[int, bytes]:
-    parts = shares.parts(slots)
-    return parts[0] if len(parts) == 1 else (-1, steps_of(slots))
 
 
 def unpack_runs(text: str) -> list[AppliedRun]:

@@ -9,6 +9,7 @@ others.
 from __future__ import annotations
 
 import base64
+import binascii
 import functools
 from collections.abc import Iterable
 
@@ -20,6 +21,7 @@ __all__ = ["SlotNumbers", "decode_slots", "encode_slots", "slots_from_steps", "s
 SlotNumbers = npt.NDArray[np.int32]
 """Slots, ascending; never written to."""
 
+_WIDTHS = {width: np.dtype(f"<u{width}") for width in (1, 2, 4)}
 _STEPS = "~"  # what text begins with that holds steps: no base64 does
 
 
@@ -43,9 +45,9 @@ def encode_slots(slots: Iterable[int] | SlotNumbers) -> str:
 def decode_slots(text: str) -> SlotNumbers:
     """The slots of a text, ascending. Equal texts give, as a rule, the same array."""
     if text.startswith(_STEPS):
-        return slots_from_steps(base64.b64decode(text[1:]))
-    packed = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
-    return _sealed(np.flatnonzero(np.unpackbits(packed, bitorder="little")))
+        return slots_from_steps(binascii.a2b_base64(text[1:]))
+    packed = np.frombuffer(binascii.a2b_base64(text), dtype=np.uint8)
+    return _sealed(np.flatnonzero(np.unpackbits(packed, bitorder="little")).astype(np.int32))
 
 
 def steps_of(slots: SlotNumbers) -> bytes:
@@ -59,10 +61,9 @@ def steps_of(slots: SlotNumbers) -> bytes:
 
 def slots_from_steps(data: bytes) -> SlotNumbers:
     """The slots whose steps `steps_of` has written."""
-    return _sealed(np.cumsum(np.frombuffer(data, f"<u{data[0]}", offset=1), dtype=np.int64))
+    return _sealed(np.frombuffer(data, _WIDTHS[data[0]], offset=1).cumsum(dtype=np.int32))
 
 
-def _sealed(slots: npt.NDArray[np.int64]) -> SlotNumbers:
-    numbers = slots.astype(np.int32)
-    numbers.setflags(write=False)
-    return numbers
+def _sealed(slots: SlotNumbers) -> SlotNumbers:
+    slots.setflags(write=False)
+    return slots
