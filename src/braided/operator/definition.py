@@ -146,6 +146,10 @@ class Operator(metaclass=OperatorType):
     - `onOpen(self)`: once, before the first key. What it returns is `self.opened` from then on.
     - `onClose(self)`: once, at the end, also when a hook has raised; only if `onOpen` returned.
 
+    `merge(self, other)` takes the state of another into this one. With it a key that is too hot for
+    one channel may be split: its rows go to several channels, each of which begins the batch with
+    a new state, and what they come to is merged into the key's own at the end of the batch.
+
     `upgrade(cls, old)`, a classmethod, makes the state of this class from that of an earlier one.
 
     A class that is only a base for others is defined with `class Base(Operator, abstract=True)`.
@@ -386,7 +390,7 @@ def _check(cls: OperatorType, abstract: bool) -> None:
         raise OperatorDefinitionError(
             f"{name}.upgrade must be a classmethod: @classmethod def upgrade(cls, old)"
         )
-    for hook in (*hooks, *TASK_HOOKS):
+    for hook in (*hooks, *TASK_HOOKS, "merge"):
         if getattr(cls, hook, None) is not None:
             _check_hook(name, hook, getattr(cls, hook))
     if "onRow" in hooks and "onBatch" in hooks:
@@ -403,7 +407,7 @@ def _check(cls: OperatorType, abstract: bool) -> None:
 def _check_hook(name: str, hook: str, function: Any) -> None:
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise OperatorDefinitionError(f"{name}.{hook} is async; write a plain function")
-    takes = {"onBatch": ", rows", "onTimer": ", fired"}.get(hook, ", row")
+    takes = {"onBatch": ", rows", "onTimer": ", fired", "merge": ", other"}.get(hook, ", row")
     if hook in TASK_HOOKS:
         takes = ""
     try:

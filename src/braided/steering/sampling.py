@@ -17,6 +17,7 @@ from braided.control.measure.estimator import SlotTotals, slot_totals
 from braided.control.measure.view import FlowSample, HeavyKey, OperatorSample
 from braided.control.routing.table import Loads
 from braided.flow.graph import Flow
+from braided.flow.route import can_be_pinned
 from braided.flow.upstream import upstream_of
 from braided.hosts.transition import HostFacts
 from braided.store.history.manifest import OperatorVersion, View
@@ -42,6 +43,11 @@ class Sampler:
     def __init__(self, flow: Flow, interval_s: float) -> None:
         self._upstream = upstream_of(flow)
         self._order = [step.name for step in flow.steps]
+        self._mergers = {
+            step.name
+            for step in flow.steps
+            if step.merge_parts is not None and can_be_pinned(step.key_schema)
+        }
         self._interval_s = interval_s or EAGER_S
         self._before: tuple[int, float] | None = None  # batch time (ms) and duration of the last
         self._held: dict[str, tuple[Loads, Loads]] = {}  # keys and bytes of each slot
@@ -68,7 +74,7 @@ class Sampler:
             # What waits in the source waits for whoever it feeds.
             backlog = carried.get(name, 0.0) + (0.0 if self._upstream[name] else waiting)
             held = self._slots_of(name, view.operators[name], outcome.reports[name])
-            operator = _operator(name, outcome, totals[name], held, backlog)
+            operator = _operator(name, outcome, totals[name], held, backlog, name in self._mergers)
             if hosts is not None:
                 operator = replace(
                     operator, speeds=hosts.speeds[name], residence=hosts.residence[name]
@@ -139,6 +145,7 @@ def _operator(
     totals: SlotTotals,
     held: tuple[Loads, Loads],
     backlog: float,
+    can_split: bool,
 ) -> OperatorSample:
     table, reports = outcome.tables[name], outcome.reports[name]
     return OperatorSample(
@@ -153,6 +160,7 @@ def _operator(
         backlog_rows=backlog,
         heavy=tuple(_heavy(each) for report in reports for each in report.heavy),
         pinned=frozenset(pin.key for pin in table.pins),
+        can_split=can_split,
     )
 
 

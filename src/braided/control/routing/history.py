@@ -102,6 +102,13 @@ def _differences(old: RoutingTable, new: RoutingTable) -> list[str]:
     let_go = len(pins_before.keys() - pins_after.keys())
     if let_go:
         words.append(f"{counted(let_go, 'key')} let go")
+    shares_before, shares_after = ({p.key: p.shares for p in each.pins} for each in (old, new))
+    split = sum(bool(s) and shares_before.get(k) != s for k, s in shares_after.items())
+    if split:
+        words.append(f"{counted(split, 'key')} split")
+    whole = sum(bool(s) and not shares_after.get(k) for k, s in shares_before.items())
+    if whole:
+        words.append(f"{counted(whole, 'key')} whole again")
     rehoused = sum(a != b for a, b in zip(old.hosts, new.hosts, strict=False))
     if rehoused:
         words.append(f"{counted(rehoused, 'channel')} on another host")

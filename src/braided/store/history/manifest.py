@@ -73,12 +73,15 @@ class OperatorMeta(msgspec.Struct, frozen=True):
 
 
 class PinnedKey(msgspec.Struct, frozen=True, array_like=True):
-    """A key that is not in the slot of its hash, and the two hashes that its rows are known by."""
+    """A key that is not in the slot of its hash, or is split, and the two hashes that its rows are
+    known by.
+    """
 
     key: bytes
     hash: int
     check: int
     slot: int
+    shares: tuple[int, ...] = ()  # the slots that rows of a split key go to; its state is in `slot`
 
 
 class OperatorPart(msgspec.Struct, frozen=True):
@@ -464,7 +467,8 @@ def _run_problems(
     reasons = []
     if not 0 <= part.new <= len(part.runs):
         reasons.append(f"operator {name} has {part.new} new runs of {len(part.runs)}")
-    if any(not 0 <= pin.slot < meta.slots for pin in part.pins or ()):
+    pinned_to = {slot for pin in part.pins or () for slot in (pin.slot, *pin.shares)}
+    if any(not 0 <= slot < meta.slots for slot in pinned_to):
         reasons.append(f"operator {name} has a key pinned to a slot that is not there")
     if any(not 0 <= slot < meta.slots for slot in part.due):
         reasons.append(f"operator {name} has a timer in a slot that is not there")
