@@ -50,7 +50,7 @@ class HotKeyRule:
     pins_max: int = 64
     split_share: float = 1.25
     whole_share: float = 0.6
-    part_share: float = 0.5  # of each share of a split key: so light that all channels can be even
+    part_share: float = 0.25  # of each share of a split key: so light that all channels can be even
 
     def __post_init__(self) -> None:
         if not 0 < self.unpin_share < self.pin_share:
