@@ -223,3 +223,42 @@ def test_keys_with_timers_or_two_inputs_stay_whole() -> None:
     for other in (Timed, Plain):
         assert replace(step, operator=other).merge_parts is None
     assert replace(step, sides=(ROW, ROW)).merge_parts is None
+
+
+class Declared(braided.Operator):
+    count: int = braided.merged("sum", default=0)
+    least: int | None = braided.merged("min", default=None)
+    seen: set[str] = braided.merged("union", default=set())
+    best: tuple[int, str] = braided.merged(max, default=(0, ""))
+
+    def onRow(self, row: Any) -> None:
+        self.count += 1
+
+
+def test_fields_say_how_they_merge() -> None:
+    one = dumped(Declared, count=2, seen={"a"}, best=(3, "c"))
+    other = dumped(Declared, count=5, least=4, seen={"b"}, best=(1, "x"))
+    for whole, *parts in ((one, other), (other, one), (None, one, other)):
+        assert fields(Declared, merged(Declared, whole, *parts)) == {
+            "count": 7,
+            "least": 4,
+            "seen": {"a", "b"},
+            "best": (3, "c"),
+        }
+    assert fields(Declared, None) == {"count": 0, "least": None, "seen": set(), "best": (0, "")}
+
+
+def test_all_fields_of_a_class_merge_or_none() -> None:
+    with pytest.raises(OperatorDefinitionError, match=r"Half.total does not: write `total: "):
+
+        class Half(Declared):
+            total: int = 0
+
+    with pytest.raises(OperatorDefinitionError, match=r"Both.merge does so too"):
+
+        class Both(Declared):
+            def merge(self, other: Any) -> None:
+                pass
+
+    with pytest.raises(OperatorDefinitionError, match=r"'sum', 'min', 'max', 'union'"):
+        braided.merged("average", default=0)
