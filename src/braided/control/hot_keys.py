@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 from math import ceil
 
 import numpy as np
@@ -162,22 +163,24 @@ def share_slots(operator: OperatorView, key: KeyLoad, count: int) -> tuple[int, 
     own = next((pin.shares for pin in table.pins if pin.key == key.key), ())
     taken = {slot for pin in table.pins for slot in (pin.slot, *pin.shares)} - set(own)
     load = _load_without(operator, key)
-    busy = channel_loads(table, load)
-    free = [
-        [int(slot) for slot in np.argsort(np.where(table.slots == channel, load, np.inf))]
-        for channel in range(table.channels)
-    ]
-    for channel, slots in enumerate(free):
-        owned = set(table.of(channel).tolist()) - taken
-        free[channel] = [slot for slot in slots if slot in owned][::-1]
+    # Channel by channel, the slot with the least work last.
+    order = np.lexsort((-load, table.slots))
+    ends = np.cumsum(table.counts())
+    left = (ends - table.counts()).tolist()
+    nexts = (ends - 1).tolist()
+    heap = [(busy, channel) for channel, busy in enumerate(channel_loads(table, load).tolist())]
+    heapify(heap)
     chosen: list[int] = []
-    while len(chosen) < count:
-        open_channels = [channel for channel, slots in enumerate(free) if slots]
-        if not open_channels:
-            break
-        least = min(open_channels, key=lambda channel: (float(busy[channel]), channel))
-        chosen.append(free[least].pop())
-        busy[least] += key.load / count
+    while heap and len(chosen) < count:
+        busy, channel = heap[0]
+        while nexts[channel] >= left[channel] and int(order[nexts[channel]]) in taken:
+            nexts[channel] -= 1
+        if nexts[channel] < left[channel]:
+            heappop(heap)
+            continue
+        chosen.append(int(order[nexts[channel]]))
+        nexts[channel] -= 1
+        heapreplace(heap, (busy + key.load / count, channel))
     return tuple(chosen)
 
 
