@@ -22,6 +22,8 @@ from support.split_keys import (
     LedgerOfBatches,
     LedgerOfRows,
     Running,
+    WaitingLedger,
+    WholeLedger,
     ask,
     encoded,
     expected,
@@ -103,3 +105,48 @@ def test_state_and_output_are_those_of_whole_keys(lab: Lab, operator: type[Ledge
         if "-merge-" in run.name
     ]
     assert merges
+
+
+def test_a_key_is_split_while_it_is_too_hot_for_a_channel(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    rows: list[tuple[Any, ...]] = []
+
+    def flow(operator: type[Ledger]) -> braided.Stream:
+        return braided.stream(feed.frame()).groupBy("k").apply(operator, SCHEMA).name("ledger")
+
+    def batch(hot: int, others: int = 160) -> None:
+        names = ["hot"] * hot + [f"key {number % 40}" for number in range(others)]
+        new = [(name, number, len(rows) + number) for number, name in enumerate(names)]
+        rows.extend(new)
+        feed.add(new)
+        query.processAllAvailable()
+        assert query._opened.control.settled(60)
+
+    def shares() -> int:
+        return max([len(pin.shares) for pin in query.routing()["ledger"].pins], default=0)
+
+    query = lab.start(flow(WaitingLedger), channels=4, slots=64)
+    for _ in range(9):
+        batch(hot=400)
+    assert 4 <= shares() <= 8
+    busy = query.lastProgress["braided"]["operators"]["ledger"]["busyMs"]
+    assert max(busy) < 0.5 * sum(busy), "no channel has all of a key with 0.7 of the rows"
+    decided = query.lastProgress["braided"]["control"]["operators"]["ledger"]
+    assert decided["boundShare"] < 0.4 < decided["hottestKeyShare"]
+    # Who can merge no longer goes on with whole keys, and the other way round.
+    query.stop()
+    query = lab.start(flow(WholeLedger))
+    batch(hot=40)
+    assert shares() == 0
+    query.stop()
+    query = lab.start(flow(WaitingLedger))
+    for _ in range(8):
+        batch(hot=400)
+    assert shares() > 0
+    for _ in range(12):
+        batch(hot=5, others=120)
+    assert shares() == 0
+    query.stop()
+    fields, _ = expected(rows)
+    assert lab.state(flow(WaitingLedger)) == fields
+    assert sorted(lab.rows()) == sorted(row for row in rows if row[1] % 3)

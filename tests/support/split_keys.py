@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,8 @@ __all__ = [
     "LedgerOfBatches",
     "LedgerOfRows",
     "Running",
+    "WaitingLedger",
+    "WholeLedger",
     "ask",
     "encoded",
     "expected",
@@ -66,6 +69,20 @@ class LedgerOfBatches(Ledger):
     def onBatch(self, rows: pa.Table) -> Iterator[tuple[Any, ...]]:
         for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
             yield from self.take(*row)
+
+
+class WholeLedger(LedgerOfRows):
+    """As it was before it could merge."""
+
+    merge = None  # type: ignore[assignment]
+
+
+class WaitingLedger(LedgerOfRows):
+    """Two milliseconds of work a row, on any machine."""
+
+    def onRow(self, row: Any) -> Iterator[tuple[Any, ...]]:
+        time.sleep(0.002)
+        return super().onRow(row)
 
 
 class Running(braided.Operator):

@@ -14,6 +14,8 @@ from braided.query.stored_tables import stored_table
 from braided.query.version import Version
 from braided.store.durable.lease import Lease
 from braided.store.history.manifest import (
+    FORMAT,
+    FORMAT_WITHOUT_MERGED,
     Manifest,
     OperatorPart,
     View,
@@ -97,6 +99,7 @@ def manifest_of(
         dead=tuple(r.dead for rs in outcome.reports.values() for r in rs if r.dead is not None),
         extra={} if memory is None else {CONTROL: memory},
         offsets=offsets,
+        format=FORMAT if outcome.merged else FORMAT_WITHOUT_MERGED,
     )
     return to_full(view, delta) if full or view.batch < 0 else delta
 
@@ -128,6 +131,7 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
         epoch=table.epoch,
         runs=(*start.runs, *snaps, *logs, *last),
         new=len(start.runs) + len(snaps) + len(logs) + len(last),
+        merged=len(last),
         due=due,
         keys=keys + sum(each.keys_added for each in grown),
         bytes=size + sum(each.bytes_added for each in grown),
