@@ -1,7 +1,7 @@
 """What the shares of a split key came to in a batch, merged into its state.
 
-This is the only code of a user's that runs in the driver: a few keys a batch, and what it makes of
-them is part of the commit.
+Unlike hooks, `merge` runs in the driver: for a few keys a batch, and what it makes of them is part
+of the commit.
 """
 
 from __future__ import annotations
