@@ -86,6 +86,11 @@ def test_a_split_key_is_whole_again_when_it_has_fitted_one_channel_for_a_while()
     assert (twice.whole, twice.unpin, twice.cold) == ((b"k",), (), {})
 
 
+def test_a_split_key_is_whole_at_once_where_keys_can_no_longer_be_split() -> None:
+    change = pin_change(seen(0.6, (HOT, 9, 20, 30), can_split=False), CHANNELS, {}, RULE)
+    assert (change.whole, change.split) == ((b"k",), ())
+
+
 def test_the_bound_is_that_of_a_share() -> None:
     assert balance_bound(np.ones(8), 4, [KeyLoad(b"k", 0, 6.0, 6.0, 6.0, shares=2)]) == 3
 

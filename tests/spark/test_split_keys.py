@@ -14,6 +14,7 @@ import pytest
 import braided
 from braided import failpoints
 from braided.control.routing.table import Pin
+from braided.steering import sampling
 from support.split_keys import (
     KEYS,
     SCHEMA,
@@ -107,7 +108,9 @@ def test_state_and_output_are_those_of_whole_keys(lab: Lab, operator: type[Ledge
     assert merges
 
 
-def test_a_key_is_split_while_it_is_too_hot_for_a_channel(lab: Lab) -> None:
+def test_a_key_is_split_while_it_is_too_hot_for_a_channel(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     feed = lab.feed(SCHEMA)
     rows: list[tuple[Any, ...]] = []
 
@@ -145,6 +148,14 @@ def test_a_key_is_split_while_it_is_too_hot_for_a_channel(lab: Lab) -> None:
     assert shares() > 0
     for _ in range(12):
         batch(hot=5, others=120)
+    assert shares() == 0
+    # What is too large to be merged all the time is left alone.
+    for _ in range(4):
+        batch(hot=400)
+    assert shares() > 0
+    monkeypatch.setattr(sampling, "MERGED_MAX", 10)
+    for _ in range(3):
+        batch(hot=400)
     assert shares() == 0
     query.stop()
     fields, _ = expected(rows)

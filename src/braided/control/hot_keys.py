@@ -109,7 +109,7 @@ def pin_change(
         cooling[key] = cold.get(key, 0) + 1 if is_cool else 0
     cooled = [key for key, batches in cooling.items() if batches >= rule.cool_batches]
     unpin = tuple(key for key in cooled if key not in are_split)
-    whole = tuple(key for key in cooled if key in are_split)
+    whole = tuple(key for key in sorted(are_split) if key in cooled or not operator.can_split)
     room = rule.pins_max - len(operator.pinned) + len(unpin)
     split = _split(operator, channels, fair, room, rule)
     room -= sum(each.key.key not in operator.pinned for each in split)

@@ -220,6 +220,8 @@ class OperatorLoop:
             events.append(self._decide(batch, operator, "split", reason, key=split.key.key.hex()))
         for cooled in change.whole:
             reason = f"fit for one channel for {rule.cool_batches} batches"
+            if not operator.can_split:
+                reason = "its state is too large to be merged in every batch"
             events.append(self._decide(batch, operator, "whole", reason, key=cooled.hex()))
         return change, events
 

@@ -25,13 +25,19 @@ from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ChannelReport, KeyRows
 
-__all__ = ["COLD_BATCHES", "EAGER_S", "Sampler", "totals_of", "waiting_rows"]
+__all__ = ["COLD_BATCHES", "EAGER_S", "MERGED_MAX", "Sampler", "totals_of", "waiting_rows"]
 
 EAGER_S = 1.0
 """How long a batch may take where no trigger says how often one is wanted."""
 COLD_BATCHES = 1
 """The batches of a process of which the controller gets no sample; the estimator forgets them too,
 as soon as there are others.
+"""
+
+
+MERGED_MAX = 4 << 20
+"""Bytes of split keys that tasks may report in a batch: Spark's scheduler waits for reports. Keys
+of an operator with more are whole again, and stay so while the process lives.
 """
 
 
@@ -69,6 +75,9 @@ class Sampler:
         for carry in view.carry:
             carried[carry.operator] = carried.get(carry.operator, 0.0) + carry.rows
         totals = totals_of(outcome)
+        self._mergers -= {
+            name for name, reports in outcome.reports.items() if _merged_bytes(reports) > MERGED_MAX
+        }
         operators = []
         for name in self._order:
             # What waits in the source waits for whoever it feeds.
@@ -161,6 +170,13 @@ def _operator(
         heavy=tuple(_heavy(each) for report in reports for each in report.heavy),
         pinned=frozenset(pin.key for pin in table.pins),
         can_split=can_split,
+    )
+
+
+def _merged_bytes(reports: Sequence[ChannelReport]) -> int:
+    """How much state of split keys went to the driver."""
+    return sum(
+        len(each.record or b"") for report in reports for each in (*report.wholes, *report.partials)
     )
 
 
