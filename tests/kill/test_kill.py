@@ -181,7 +181,9 @@ def test_split_keys_count_each_row_once_wherever_the_driver_is_killed(stage: Sta
     rows = [(row.id, row.key, 1, row.amount) for batch in batches for row in batch]
     assert ordered(scene.published()) == rows
     assert list((scene.checkpoint / "braided" / "state" / "op").glob("*-merge-*")), "none was split"
-    assert sums(scene.progress())["rebuilt"] == 0
+    # A slot whose first state was merged is read from nothing once; there are three such keys.
+    figures = sums(scene.progress())
+    assert figures["rebuilt"] <= 3 and figures["cacheErrors"] == 0
 
 
 def test_every_fail_point_in_the_source_is_died_at() -> None:
