@@ -52,6 +52,7 @@ class HotKeyRule:
     split_share: float = 1.25
     whole_share: float = 0.6
     part_share: float = 0.25  # of each share of a split key: so light that all channels can be even
+    shares_max: int = 512
 
     def __post_init__(self) -> None:
         if not 0 < self.unpin_share < self.pin_share:
@@ -140,7 +141,8 @@ def _split(
     if not operator.can_split or fair <= 0:
         return ()
     for key in sorted(operator.heavy, key=lambda each: (-each.load, each.key)):
-        shares = min(ceil(key.load_min / (rule.part_share * fair)), 2 * channels)
+        wanted = ceil(key.load_min / (rule.part_share * fair))
+        shares = min(wanted, 2 * channels, rule.shares_max)
         if key.shares > 1:
             is_hot = key.load_min > 1.5 * rule.part_share * fair * key.shares
             is_hot = is_hot and shares > key.shares
