@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from braided.dict_functions.decorator import managed
     from braided.errors import BraidedError
     from braided.operator.definition import Operator, renamed
+    from braided.operator.merging import merged
     from braided.operator.params import Param
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "connect",
     "deadLetters",
     "managed",
+    "merged",
     "renamed",
     "start",
     "state",
@@ -52,6 +54,7 @@ _HOME = {
     "managed": "braided.dict_functions.decorator",
     "start": "braided.api.writer",
     "deadLetters": "braided.api.dead_letters",
+    "merged": "braided.operator.merging",
     "renamed": "braided.operator.definition",
     "state": "braided.api.state",
     "stateDiff": "braided.api.state",

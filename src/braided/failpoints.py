@@ -21,6 +21,7 @@ POINTS = (
     "before-routing",
     "task-rows",
     "task-after-changelog",
+    "merged",
     "manifest-writing",
     "manifest-linked",
     "after-manifest",

@@ -30,7 +30,10 @@ def test_only_tables_that_are_new_are_noted_each_with_what_changed() -> None:
     placed = replace(free, epoch=4, hosts=("a", "a", "b", "b"))
     moved = replace(placed, epoch=5, hosts=("a", "a", "b", "c"))
     again = replace(moved, epoch=6)
-    history = history_of(FIRST, FIRST, more, more, pinned, free, placed, moved, again)
+    home = Pin(b"hot", hash=11, check=5, slot=3, shares=(1, 2))
+    split = replace(again, epoch=7, pins=(home,))
+    whole = replace(again, epoch=8)
+    history = history_of(FIRST, FIRST, more, more, pinned, free, placed, moved, again, split, whole)
     assert [str(entry) for entry in history.entries] == [
         "batch 0: operator op: 2 channels, 8 slots",
         "batch 2: operator op: 2 -> 4 channels, 4 slots moved",
@@ -39,9 +42,11 @@ def test_only_tables_that_are_new_are_noted_each_with_what_changed() -> None:
         "batch 6: operator op: channels have hosts",
         "batch 7: operator op: 1 channel on another host",
         "batch 8: operator op: a new epoch",
+        "batch 9: operator op: 1 key split",
+        "batch 10: operator op: 1 key whole again",
     ]
-    assert [entry.epochs["op"] for entry in history.entries] == [0, 1, 2, 3, 4, 5, 6]
-    assert history.noting(9, {"op": again}) is history
+    assert [entry.epochs["op"] for entry in history.entries] == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    assert history.noting(11, {"op": whole}) is history
 
 
 def test_a_step_back_is_one_of_slots_and_not_of_hosts_or_pins() -> None:

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braided.control.hot_keys import free_slot
-from braided.control.routing.pins import hash_slot, moved_keys, pin_key, unpin_key
+from braided.control.routing.pins import (
+    hash_slot,
+    moved_keys,
+    pin_key,
+    unpin_key,
+    without_shares,
+)
 from braided.control.routing.table import Pin, RoutingTable
 from support.operator_views import view
 
@@ -23,22 +29,29 @@ def slot_of(table: RoutingTable, key: Pin) -> int:
     return hash_slot(key.hash, SLOTS)
 
 
+NUMBERS = st.integers(0, SLOTS - 1)
+SHARES = st.just(()) | st.lists(NUMBERS, min_size=2, unique=True).map(tuple)
+
+
 @given(
-    st.lists(st.tuples(st.sampled_from(KEYS), st.integers(0, SLOTS - 1) | st.none()), max_size=20),
+    st.lists(st.tuples(st.sampled_from(KEYS), NUMBERS | st.none(), SHARES), max_size=20),
     st.integers(0, 100),
 )
 def test_a_key_that_moves_leaves_the_slot_it_was_in_for_one_of_the_same_channel(
-    changes: list[tuple[Pin, int | None]], seed: int
+    changes: list[tuple[Pin, int | None, tuple[int, ...]]], seed: int
 ) -> None:
     chance = np.random.default_rng(seed)
     table = RoutingTable.initial(SLOTS, 3)
-    for key, slot in changes:
+    for key, slot, shares in changes:
         before = table
         table = table.next(chance.integers(0, 3, SLOTS))
         if slot is None:
             table = unpin_key(table, key.key, before.epoch + 1)
         else:
-            table = pin_key(table, Pin(key.key, key.hash, key.check, slot), before.epoch + 1)
+            pin = Pin(key.key, key.hash, key.check, slot, shares)
+            table = pin_key(table, pin, before.epoch + 1)
+            split = {pin.key: pin.shares for pin in table.pins}
+            assert split.get(key.key, ()) == shares
         moved = moved_keys(before, table)
         assert {(m.key, m.donor, m.taker) for m in moved} == {
             (k.key, slot_of(before, k), slot_of(table, k))
@@ -48,6 +61,10 @@ def test_a_key_that_moves_leaves_the_slot_it_was_in_for_one_of_the_same_channel(
         assert all(table.slots[m.donor] == table.slots[m.taker] for m in moved)
         assert len({pin.key for pin in table.pins}) == len(table.pins)
         assert not moved or table.epoch == before.epoch + 1
+        assert table.pins == before.pins or table.epoch == before.epoch + 1
+        assert all(pin.shares or pin.slot != hash_slot(pin.hash, SLOTS) for pin in table.pins)
+        whole = without_shares(table, table.epoch + 1)
+        assert not any(pin.shares for pin in whole.pins) and not moved_keys(table, whole)
 
 
 def test_a_key_never_moves_between_two_channels_at_once() -> None:
@@ -64,6 +81,8 @@ def test_pins_stay_through_every_change_of_the_table() -> None:
     assert table != RoutingTable(table.epoch, table.channels, table.slots)
     with pytest.raises(ValueError, match="slot that is not there"):
         RoutingTable(0, 2, table.slots, (Pin(b"hot", 2, 0, SLOTS),))
+    with pytest.raises(ValueError, match="slot that is not there"):
+        RoutingTable(0, 2, table.slots, (Pin(b"hot", 2, 0, 1, (0, SLOTS)),))
 
 
 def test_a_hot_key_goes_to_the_slot_with_least_work_and_then_least_state() -> None:

@@ -157,6 +157,35 @@ def test_aggregates_count_each_row_once_wherever_the_driver_is_killed(stage: Sta
     assert ordered(scene.published()) == sorted(expected)
 
 
+# The task that has a key's state, those of its shares, and the driver that merges them.
+SPLIT_KEYS = ("task-after-changelog:5", "merged:2", "manifest-linked:2")
+
+
+def test_split_keys_count_each_row_once_wherever_the_driver_is_killed(stage: Stage) -> None:
+    batches = random_batches(8, keys=4)
+    scene = stage.scene(batches, "sums", **OFTEN)
+
+    def counted(committed: int) -> dict[str, tuple[int, int]]:
+        state: dict[str, tuple[int, int]] = {}
+        for row in (row for batch in batches[: committed + 1] for row in batch):
+            count, total = state.get(row.key, (0, 0))
+            state[row.key] = count + 1, total + row.amount
+        return state
+
+    for point in SPLIT_KEYS:
+        scene.dies_at(point)
+        assert scene.state().records == counted(scene.committed_batch())
+    scene.finishes()
+    last = len(batches) - 1
+    assert scene.state().records == scene.state(cached=True).records == counted(last)
+    rows = [(row.id, row.key, 1, row.amount) for batch in batches for row in batch]
+    assert ordered(scene.published()) == rows
+    assert list((scene.checkpoint / "braided" / "state" / "op").glob("*-merge-*")), "none was split"
+    # A slot whose first state was merged is read from nothing once; there are three such keys.
+    figures = sums(scene.progress())
+    assert figures["rebuilt"] <= 3 and figures["cacheErrors"] == 0
+
+
 def test_every_fail_point_in_the_source_is_died_at() -> None:
     source = Path(braided.__file__).parent.rglob("*.py")
     places = {
@@ -164,7 +193,7 @@ def test_every_fail_point_in_the_source_is_died_at() -> None:
     }
     # In the middle of a create: tests/store/test_local_store.py cuts the power there.
     in_store = ("create-written", "create-linked")
-    deaths = (*EVERY_STEP, *SEVERAL_SINKS, *in_store)
+    deaths = (*EVERY_STEP, *SEVERAL_SINKS, *SPLIT_KEYS, *in_store)
     assert places == {point.partition(":")[0] for point in deaths}
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from braided.errors import CheckpointCorruptError
 from braided.store.history.manifest import (
+    FORMAT,
     CarryFile,
     DeadFile,
     Manifest,
@@ -68,6 +69,23 @@ def test_logs_append_and_snapshots_restart() -> None:
     assert view.operators["op"].length(0) == 2
 
 
+def test_changelogs_of_merged_keys_follow_those_of_tasks() -> None:
+    view = View.empty().apply(first(run(0, "log", [0, 1])))
+    runs = run(1, "snap", [0]), run(1, "log", [0, 2]), run(1, "log", [0, 1], "m")
+    delta = manifest(1, part(*runs, merged=1), format=FORMAT)
+    full = to_full(view, delta)
+    for after in (view.apply(delta), view.apply(full), View.empty().apply(full)):
+        assert chains(after)[:3] == [("1snapa", "1loga", "1logm"), ("0loga", "1logm"), ("1loga",)]
+    assert problems(view, manifest(1, part(*runs))) == [
+        "run state/op/1-0-m.log.run repeats a slot of another run of its batch"
+    ]
+    twice = part(*runs, run(1, "log", [1], "n"), merged=2)
+    assert problems(view, manifest(1, twice)) == [
+        "operator op has a key merged twice, or in a snapshot"
+    ]
+    assert "4 merged runs of 3" in problems(view, manifest(1, part(*runs, merged=4)))[0]
+
+
 def test_files_of_diverted_rows_are_kept_through_full_manifests() -> None:
     one, two, three = (DeadFile("op", f"dead/{n}-0-a.parquet", "d", 1) for n in range(3))
     start = msgspec.structs.replace(first(run(0, "log", [0])), dead=(one,))
@@ -96,6 +114,10 @@ def test_pinned_keys_stay_until_a_manifest_says_otherwise() -> None:
     assert freed.operators["op"].pins == ()
     lost = manifest(2, part(pins=(msgspec.structs.replace(pin, slot=SLOTS),), epoch=2))
     assert problems(view, lost) == ["operator op has a key pinned to a slot that is not there"]
+    split = manifest(2, part(pins=(msgspec.structs.replace(pin, shares=(1, SLOTS)),), epoch=2))
+    assert problems(view, split) == ["operator op has a key pinned to a slot that is not there"]
+    # As it was before keys could be split.
+    assert msgspec.json.decode(b'["kQc=", 1, 2, 3]', type=PinnedKey).shares == ()
 
 
 def test_applying_leaves_the_view_before_as_it_was() -> None:

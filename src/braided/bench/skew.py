@@ -12,6 +12,8 @@ small, are not counted.
 `bound_ratio` is the median, from the second batch after each shuffle on, of the busiest channel's
 busy time over the bound; `wall_ratio` is the same for the whole batch, with all that it does
 besides.
+
+`split_ratio` is about one key with more than half of the rows (`split_keys.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import numpy as np
 
 import braided
 from braided.bench.session import TOTALS, Arena, InputFiles, Progress, Query, arena, median, run_all
+from braided.bench.split_keys import SplitSize, measure_split
 from braided.bench.totals import last_per_key, need_native, published, same_rows
 from braided.bench.waiting import ROW_S, NativeWaitingTotals, WaitingTotals, ZipfKeys
 
@@ -87,7 +90,17 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
             measure(place, case, _size(case, channels, quick), progress)
             for case in (_QUICK if quick else _FULL)
         ]
-    return {"channels": channels, "keys": KEYS, "row_ms": 1, "cases": cases, "quick": quick}
+        size = SplitSize(8_000, 1_600, batches=2) if quick else SplitSize(40_000, 4_000, batches=3)
+        split = measure_split(place, size, progress)
+    return {
+        "channels": channels,
+        "keys": KEYS,
+        "row_ms": 1,
+        "cases": cases,
+        "split": split,
+        "split_ratio": split["split_ratio"],
+        "quick": quick,
+    }
 
 
 def _size(case: SkewCase, channels: int, quick: bool) -> SkewSize:

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from braided.bench.session import KeyNumbers
 from braided.operator.definition import Operator
 
-__all__ = ["ROW_S", "NativeWaitingTotals", "WaitingTotals", "ZipfKeys", "wait"]
+__all__ = ["ROW_S", "MergingTotals", "NativeWaitingTotals", "WaitingTotals", "ZipfKeys", "wait"]
 
 ROW_S = 0.001
 _SLACK_S = 0.01
@@ -50,6 +50,14 @@ class WaitingTotals(Operator):
         self.s += sum(rows["v"].to_pylist())
         self.opened[0] = wait(self.opened[0], rows.num_rows)
         yield self.key.k, self.n, self.s
+
+
+class MergingTotals(WaitingTotals):
+    """The same, but the rows of a key need not come to one channel."""
+
+    def merge(self, other: WaitingTotals) -> None:
+        self.n += other.n
+        self.s += other.s
 
 
 class NativeWaitingTotals(StatefulProcessor):

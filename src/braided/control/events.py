@@ -72,7 +72,7 @@ class Decided(msgspec.Struct, frozen=True, tag="decided"):
     batch: int
     operator: str
     decision: int
-    kind: str  # scale, balance, pin, unpin or reshape
+    kind: str  # scale, balance, pin, unpin, split, whole or reshape
     reason: str
     channels_before: int
     channels_after: int

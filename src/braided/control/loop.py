@@ -8,11 +8,11 @@ a recorded log. What a restart needs of it is `memory()`, to be kept where the t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from braided.control.events import Decided, Event, Measured, pack_loads
-from braided.control.hot_keys import balance_bound
+from braided.control.hot_keys import PinChange, SplitKey, balance_bound, load_if_split
 from braided.control.measure.estimator import Estimator, SlotTotals, at_full_speed
 from braided.control.measure.measurer import Measurer
 from braided.control.measure.slot_loads import SlotLoads
@@ -31,13 +31,18 @@ __all__ = ["Controller", "Cycle"]
 
 @dataclass(frozen=True, eq=False)
 class Cycle:
-    """What one step came to: tables that changed, keys to pin and unpin, and lines for the log."""
+    """What one step came to: tables that changed, keys to pin, unpin and split, and lines for the
+    log.
+    """
 
     view: FlowView
     tables: Mapping[str, RoutingTable]
     pin: Mapping[str, tuple[bytes, ...]]
     unpin: Mapping[str, tuple[bytes, ...]]
     events: tuple[Event, ...]
+    split: Mapping[str, tuple[SplitKey, ...]] = field(default_factory=dict)
+    whole: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
+    """Split keys that are to be whole again."""
 
 
 class Controller:
@@ -85,7 +90,7 @@ class Controller:
         self._outlook = Outlook(
             view, sample.collected_s, self.settings.scale, self._limits, self._policy
         )
-        return Cycle(cycle.view, cycle.tables, cycle.pin, cycle.unpin, (*events, *cycle.events))
+        return replace(cycle, events=(*events, *cycle.events))
 
     def measure(
         self, sample: FlowSample, slot_loads: Mapping[str, SlotLoads] | None = None
@@ -117,13 +122,16 @@ class Controller:
         """Wishes of the scale policy, tables of the balance policy, plans that pay."""
         wishes = self._wishes(view)
         tables: dict[str, RoutingTable] = {}
-        pin: dict[str, tuple[bytes, ...]] = {}
-        unpin: dict[str, tuple[bytes, ...]] = {}
+        repin: dict[str, PinChange] = {}
         events: list[Event] = []
         for name, operator in view.operators.items():
             loop = self._operators[name]
             if not loop.is_settled(operator):
                 continue
+            repin[name], repinned = loop.pins(view.batch, operator)
+            for split in repin[name].split:
+                # Slots are dealt out as they will be then.
+                operator = replace(operator, load=load_if_split(operator, split))
             table, planned = loop.plan(
                 view.batch,
                 view.period_s,
@@ -133,15 +141,18 @@ class Controller:
                 prices or self.settings.prices,
             )
             events += planned
+            events += repinned
             if table is not None:
                 tables[name] = table
-            hot, cool, repinned = loop.pins(view.batch, operator)
-            events += repinned
-            if hot:
-                pin[name] = hot
-            if cool:
-                unpin[name] = cool
-        return Cycle(view, tables, pin, unpin, tuple(events))
+        return Cycle(
+            view,
+            tables,
+            {n: tuple(key.key for key in change.pin) for n, change in repin.items() if change.pin},
+            {name: change.unpin for name, change in repin.items() if change.unpin},
+            tuple(events),
+            {name: change.split for name, change in repin.items() if change.split},
+            {name: change.whole for name, change in repin.items() if change.whole},
+        )
 
     def outlook(self) -> Outlook | None:
         """What the next batch can be sized by; None as long as nothing is decided."""

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from braided.control.events import Decided, Event, Judged, Planned
-from braided.control.hot_keys import pin_change
+from braided.control.hot_keys import PinChange, pin_change
 from braided.control.judging import Expectation, Hold, expect, extend_hold, is_held, judge
 from braided.control.measure.view import OperatorView
 from braided.control.policy import Limits, Wish
@@ -198,10 +198,8 @@ class OperatorLoop:
         self._scaled_at = batch if scales else self._scaled_at
         return table, [*decisions, planned]
 
-    def pins(
-        self, batch: int, operator: OperatorView
-    ) -> tuple[tuple[bytes, ...], tuple[bytes, ...], list[Event]]:
-        """Keys to pin and to unpin."""
+    def pins(self, batch: int, operator: OperatorView) -> tuple[PinChange, list[Event]]:
+        """Keys to pin and to unpin, to split and to make whole."""
         rule = self.settings.hot_keys
         change = pin_change(operator, operator.channels, self._cold, rule)
         self._cold = change.cold
@@ -213,7 +211,19 @@ class OperatorLoop:
         for cooled in change.unpin:
             reason = f"cool for {rule.cool_batches} batches"
             events.append(self._decide(batch, operator, "unpin", reason, key=cooled.hex()))
-        return tuple(key.key for key in change.pin), change.unpin, events
+        for split in change.split:
+            share = split.key.load * operator.channels / operator.total_load
+            reason = (
+                f"one key has {share:.2f} of a channel's fair load, and would have "
+                f"{share / len(split.slots):.2f} in each of {len(split.slots)} shares"
+            )
+            events.append(self._decide(batch, operator, "split", reason, key=split.key.key.hex()))
+        for cooled in change.whole:
+            reason = f"fit for one channel for {rule.cool_batches} batches"
+            if not operator.can_split:
+                reason = "its state is too large to be merged in every batch"
+            events.append(self._decide(batch, operator, "whole", reason, key=cooled.hex()))
+        return change, events
 
     # -- how many channels -----------------------------------------------------------------
 

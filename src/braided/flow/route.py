@@ -94,14 +94,18 @@ def _hash_sql(columns: Sequence[str]) -> str:
     return f"xxhash64({', '.join(columns)})"
 
 
-def place_sql(columns: Sequence[str], slots: int, pins: Sequence[Pin] = ()) -> str:
-    """SQL for the place of a row's key."""
+def place_sql(
+    columns: Sequence[str], slots: int, pins: Sequence[Pin] = (), sequence: Sequence[str] = ()
+) -> str:
+    """SQL for the place of a row's key; `sequence` are the columns by which rows of a split key are
+    dealt out.
+    """
     slot = slot_sql(columns, slots)
     if pins:
         hash_sql, check_sql = pin_hashes(columns)
         cases = " ".join(
             f"WHEN {hash_sql} = {_bigint(pin.hash)} AND {check_sql} = {_bigint(pin.check)} "
-            f"THEN bigint({pin.slot})"
+            f"THEN {_pinned_slot(pin, sequence)}"
             for pin in pins
         )
         slot = f"CASE {cases} ELSE {slot} END"
@@ -109,6 +113,14 @@ def place_sql(columns: Sequence[str], slots: int, pins: Sequence[Pin] = ()) -> s
         f"shiftleft({slot}, {PLACE_SHIFT}) | "
         f"shiftrightunsigned({_hash_sql(columns)}, {64 - PLACE_SHIFT}) AS {PLACE}"
     )
+
+
+def _pinned_slot(pin: Pin, sequence: Sequence[str]) -> str:
+    if not pin.shares:
+        return f"bigint({pin.slot})"
+    # By a hash and not in turn: input may have a pattern, such as every eighth row.
+    turn = f"int(pmod({_hash_sql(sequence)}, {len(pin.shares)})) + 1"
+    return f"bigint(element_at(array({', '.join(map(str, pin.shares))}), {turn}))"
 
 
 def slot_of_place() -> str:
@@ -243,9 +255,13 @@ class Route:
         self, frame: DataFrame, admitted: Sequence[str] = (), pins: Sequence[Pin] = ()
     ) -> DataFrame:
         """The rows with the place of their key."""
+        if admitted and any(pin.shares for pin in pins):
+            # Shares go by the order of rows, which has to be there first.
+            frame, admitted = frame.select(*map(F.expr, admitted), "*"), ()
         asked = (tuple(admitted), tuple(pins))
         if self._placing is None or self._placing[0] != asked:
-            place = place_sql(self._columns, self._slots, pins)
+            # Not by age: it says nothing that the rest does not.
+            place = place_sql(self._columns, self._slots, pins, self._order[1:])
             columns = [*map(F.expr, admitted), F.col("*"), F.expr(place)]
             self._placing = asked, ColumnList(frame.sparkSession, columns)
         return self._placing[1].select(frame)

@@ -7,7 +7,7 @@ which kind a step is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,14 +17,28 @@ from braided.spark.offset_log import BatchTimes
 from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.tasks.first_state import FirstState
+from braided.tasks.spec import BatchSpec
 from braided.tasks.stage import KeyedStage, StageSetting
 
-__all__ = ["FieldsByKey", "ImportedState", "KeyedStep"]
+__all__ = ["FieldsByKey", "ImportedState", "KeyedStep", "MergeParts"]
 
 FieldsByKey = dict[tuple[Any, ...], dict[str, Any]]
 
 ImportedState = tuple[OperatorMeta, FirstState]
 """State that was brought in from elsewhere, and what the checkpoint is to know of it."""
+
+
+class MergeParts(Protocol):
+    """Makes one record of a key's state and what its shares came to in a batch."""
+
+    def __call__(
+        self,
+        meta: OperatorMeta,
+        batch: BatchSpec,
+        key: bytes,
+        whole: bytes | None,
+        parts: Sequence[bytes],
+    ) -> bytes | None: ...
 
 
 class KeyedStep(Protocol):
@@ -140,6 +154,12 @@ class KeyedStep(Protocol):
     @property
     def can_be_pinned(self) -> bool:
         """Whether a hot key of it can have another slot than that of its hash."""
+
+    @property
+    def merge_parts(self) -> MergeParts | None:
+        """Merges what the shares of a split key came to into its state; None where the rows of a
+        key have to stay together.
+        """
 
     @property
     def goes_by_class(self) -> bool:

@@ -32,6 +32,7 @@ import msgspec
 
 from braided.errors import OperatorDefinitionError
 from braided.operator.hints import field_hints
+from braided.operator.merging import Merged, MergeField, merge_fields
 from braided.operator.params import check_param, is_param, param_type
 from braided.operator.times import as_datetime, as_ms
 from braided.store.records.codec import StateCodec
@@ -63,6 +64,7 @@ class OperatorType(type):
                 raise OperatorDefinitionError(f"{name} defines {taken}: {instead}")
         hints = field_hints(name, space)
         params = _params_of(name, bases, space, hints)
+        merges = _merges_of(bases, space)
         fields = _inherited(bases)
         fields.update(_own_fields(name, space, hints, fields))
         kept = {key: value for key, value in space.items() if key not in fields}
@@ -71,6 +73,9 @@ class OperatorType(type):
         cls = super().__new__(mcs, name, bases, kept)
         cls._fields = tuple(fields.values())
         cls._params = params
+        cls._merges = merges
+        if merges and not abstract:
+            _merge_by_fields(cls)
         _check(cls, abstract)
         return cls
 
@@ -92,6 +97,7 @@ class OperatorType(type):
 
     _fields: tuple[Field, ...]
     _params: dict[str, Any]
+    _merges: dict[str, MergeField]
 
 
 _RESERVED = {
@@ -146,6 +152,10 @@ class Operator(metaclass=OperatorType):
     - `onOpen(self)`: once, before the first key. What it returns is `self.opened` from then on.
     - `onClose(self)`: once, at the end, also when a hook has raised; only if `onOpen` returned.
 
+    `merge(self, other)` takes the state of another into this one. With it a key that is too hot for
+    one channel may be split: its rows go to several channels, each of which begins the batch with
+    a new state, and what they come to is merged into the key's own at the end of the batch.
+
     `upgrade(cls, old)`, a classmethod, makes the state of this class from that of an earlier one.
 
     A class that is only a base for others is defined with `class Base(Operator, abstract=True)`.
@@ -155,6 +165,7 @@ class Operator(metaclass=OperatorType):
 
     _fields: ClassVar[tuple[Field, ...]] = ()
     _params: ClassVar[dict[str, Any]] = {}
+    _merges: ClassVar[dict[str, MergeField]] = {}
 
     key: Row
     """The grouping columns of the key at hand."""
@@ -300,6 +311,36 @@ def _params_of(
     return params
 
 
+def _merges_of(bases: tuple[type, ...], space: dict[str, Any]) -> dict[str, MergeField]:
+    """How the fields of a class merge that say so; their defaults are then plain ones."""
+    merges: dict[str, MergeField] = {}
+    for base in bases:
+        merges = {**getattr(base, "_merges", {}), **merges}
+    for attribute, value in space.items():
+        if isinstance(value, Merged):
+            merges[attribute] = value.how
+            space[attribute] = value.default
+    return merges
+
+
+def _merge_by_fields(cls: Any) -> None:
+    """Gives a class the `merge` that its fields say, which all of them must."""
+    name, said = cls.__name__, next(iter(cls._merges))
+    own = getattr(cls, "merge", merge_fields)
+    if own is not merge_fields:
+        raise OperatorDefinitionError(
+            f"{name}.{said} says how it merges, and {name}.merge does so too; keep one of them"
+        )
+    for field in cls._fields:
+        if field.name not in cls._merges:
+            raise OperatorDefinitionError(
+                f"{name}.{said} says how it merges and {name}.{field.name} does not: write "
+                f"`{field.name}: ... = braided.merged(how, default=...)` too, or a merge(self, "
+                "other) for all of them"
+            )
+    cls.merge = merge_fields
+
+
 def _check_name(name: str, attribute: str) -> None:
     if attribute in _OWN_NAMES:
         raise OperatorDefinitionError(
@@ -386,7 +427,7 @@ def _check(cls: OperatorType, abstract: bool) -> None:
         raise OperatorDefinitionError(
             f"{name}.upgrade must be a classmethod: @classmethod def upgrade(cls, old)"
         )
-    for hook in (*hooks, *TASK_HOOKS):
+    for hook in (*hooks, *TASK_HOOKS, "merge"):
         if getattr(cls, hook, None) is not None:
             _check_hook(name, hook, getattr(cls, hook))
     if "onRow" in hooks and "onBatch" in hooks:
@@ -403,7 +444,7 @@ def _check(cls: OperatorType, abstract: bool) -> None:
 def _check_hook(name: str, hook: str, function: Any) -> None:
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise OperatorDefinitionError(f"{name}.{hook} is async; write a plain function")
-    takes = {"onBatch": ", rows", "onTimer": ", fired"}.get(hook, ", row")
+    takes = {"onBatch": ", rows", "onTimer": ", fired", "merge": ", other"}.get(hook, ", row")
     if hook in TASK_HOOKS:
         takes = ""
     try:

@@ -17,6 +17,8 @@ from braided.query.version import Version
 from braided.spark.source_log import Entry, SourceLog
 from braided.store.durable.lease import Lease
 from braided.store.history.manifest import (
+    FORMAT,
+    FORMAT_WITHOUT_MERGED,
     Manifest,
     OperatorPart,
     SourceEntry,
@@ -25,7 +27,7 @@ from braided.store.history.manifest import (
 )
 from braided.store.history.manifest_log import ManifestLog
 from braided.tasks.first_state import FirstState
-from braided.tasks.outcome import Outcome
+from braided.tasks.outcome import MergedKeys, Outcome
 from braided.tasks.reports import ChannelReport
 
 __all__ = ["CONTROL", "Committer", "manifest_of"]
@@ -124,6 +126,7 @@ def manifest_of(
         extra={} if memory is None else {CONTROL: memory},
         offsets=offsets,
         sources=sources,
+        format=FORMAT if outcome.merged else FORMAT_WITHOUT_MERGED,
     )
     return to_full(view, delta) if full or view.batch < 0 else delta
 
@@ -137,8 +140,12 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
     logs = [report.log for report in reports if report.log is not None]
     # State that it starts with comes before all that the batch did to it.
     start = outcome.initial.get(name, FirstState())
+    # What split keys came to follows from what tasks wrote, and replaces some of it.
+    merged = outcome.merged.get(name)
+    last = () if merged is None else (merged.run,)
     known = start.due if before is None else before.due
     keys, size = (start.keys, start.bytes) if before is None else (before.keys, before.bytes)
+    grown: list[ChannelReport | MergedKeys] = [*reports, *filter(None, [merged])]
     due: dict[int, int | None] = {**start.due}
     for report in reports:
         # Slots may be many thousand, and have no timers most of the time.
@@ -149,11 +156,12 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
         meta=outcome.metas[name] if before is None or before.meta != outcome.metas[name] else None,
         table=None if stored is None else stored.slots,
         epoch=table.epoch,
-        runs=(*start.runs, *snaps, *logs),
-        new=len(start.runs) + len(snaps) + len(logs),
+        runs=(*start.runs, *snaps, *logs, *last),
+        new=len(start.runs) + len(snaps) + len(logs) + len(last),
+        merged=len(last),
         due=due,
-        keys=keys + sum(report.keys_added for report in reports),
-        bytes=size + sum(report.bytes_added for report in reports),
+        keys=keys + sum(each.keys_added for each in grown),
+        bytes=size + sum(each.bytes_added for each in grown),
         pins=None if stored is None else stored.pins,
         hosts=None if stored is None else stored.hosts,
         behind_ms=outcome.behind.get(name),

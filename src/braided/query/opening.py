@@ -10,6 +10,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from braided.control.measure.estimator import Estimator
+from braided.control.routing.pins import without_shares
 from braided.control.routing.table import RoutingTable
 from braided.flow.graph import Flow
 from braided.flow.inputs import Inputs
@@ -198,7 +199,7 @@ def _open_checkpoint(
         lease=lease,
         flow_id=started.flow,
         flow=flow,
-        version=Version(view, _tables(view, metas, options.channels), watermark_ms),
+        version=Version(view, _tables(flow, view, metas, options.channels), watermark_ms),
         tick=tick,
         had_input=not started.fresh and spark_log.had_input(view.batch),
         metas=metas,
@@ -237,17 +238,21 @@ def _fit(
 
 
 def _tables(
-    view: View, metas: Mapping[str, OperatorMeta], channels: int
+    flow: Flow, view: View, metas: Mapping[str, OperatorMeta], channels: int
 ) -> dict[str, RoutingTable]:
-    """The tables in effect, and first ones for operators that are new."""
+    """The tables in effect, and first ones for operators that are new. Of an operator that can
+    merge no longer, no key is split.
+    """
     tables = {}
-    for name, meta in metas.items():
-        operator = view.operators.get(name)
-        tables[name] = (
-            RoutingTable.initial(meta.slots, min(channels, meta.slots))
-            if operator is None
-            else table_of(operator)
-        )
+    for step in flow.steps:
+        meta, operator = metas[step.name], view.operators.get(step.name)
+        if operator is None:
+            table = RoutingTable.initial(meta.slots, min(channels, meta.slots))
+        else:
+            table = table_of(operator)
+            if step.merge_parts is None:
+                table = without_shares(table, table.epoch + 1)
+        tables[step.name] = table
     return tables
 
 

@@ -28,6 +28,7 @@ from braided.query.cutting import Cutter
 from braided.query.due import due_slots
 from braided.query.first_states import FirstStates
 from braided.query.gate import Gate
+from braided.query.merging import merge_split_keys, split_keys
 from braided.query.outputs import Outputs
 from braided.query.plan import BatchFrames, FlowPlan
 from braided.query.progress import StepTimes
@@ -87,6 +88,7 @@ class Processing:
             due=due_slots(self._flow, before.view, tables, times, initial),
             cut=admitted.cut,
             rehoused=_rehoused(before.tables, tables),
+            split=split_keys(tables),
             chains=self._chains(batch, before.view, tables),
             initial={name: state.runs for name, state in initial.items()},
             failpoint=failpoints.armed(),
@@ -118,6 +120,11 @@ class Processing:
                         "crashed in native code. Spark's log has the executor's last words"
                     ) from error
                 log.warning("batch %d runs again: a worker process was lost", batch)
+        files = self._plan.location.store
+        merged = merge_split_keys(
+            self._flow, files, self._metas, before.view, spec, tables, reports
+        )
+        failpoints.reach("merged")
         return Outcome(
             batch=batch,
             batch_time_ms=times.batch_time_ms,
@@ -130,6 +137,7 @@ class Processing:
             initial=initial,
             behind=behind,
             carried=carried_since(reports, before),
+            merged=merged,
             cut=self._cutter.taken(),
         )
 

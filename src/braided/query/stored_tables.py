@@ -27,7 +27,9 @@ class StoredTable(NamedTuple):
 
 
 def stored_table(table: RoutingTable) -> StoredTable:
-    pins = tuple(PinnedKey(pin.key, pin.hash, pin.check, pin.slot) for pin in table.pins)
+    pins = tuple(
+        PinnedKey(pin.key, pin.hash, pin.check, pin.slot, pin.shares) for pin in table.pins
+    )
     return StoredTable(encode_table(table.slots), pins, table.hosts)
 
 
@@ -64,4 +66,4 @@ def _table_of_part(part: OperatorPart, table: str, before: RoutingTable | None) 
 
 
 def _pins_of(pinned: tuple[PinnedKey, ...]) -> tuple[Pin, ...]:
-    return tuple(Pin(pin.key, pin.hash, pin.check, pin.slot) for pin in pinned)
+    return tuple(Pin(pin.key, pin.hash, pin.check, pin.slot, pin.shares) for pin in pinned)

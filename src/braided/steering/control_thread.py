@@ -249,19 +249,36 @@ class ControlThread:
     def _repinned(
         self, cycle: Cycle, operator: OperatorView, reports: Sequence[ChannelReport]
     ) -> Pin | bytes | None:
-        """One key a batch, so that where it goes is clear: one to let go, or the hottest to pin."""
-        for key in cycle.unpin.get(operator.name, ()):
-            return key
+        """One key a batch, so that where it goes is clear: one to split, one to let go or to make
+        whole, or the hottest to pin.
+        """
+        name = operator.name
+        pins = {pin.key: pin for pin in operator.table.pins}
         places = {each.key: each.place for report in reports for each in report.heavy}
-        for key in cycle.pin.get(operator.name, ()):
-            hashes, place = self._hashes.of_key(operator.name, key), places[key]
-            if hashes is None:
-                return None
-            slot = hash_slot(hashes[0], operator.load.size)
-            # What the JVM made of the key's rows: nothing is pinned that is not surely the same.
-            if slot == place >> PLACE_SHIFT and is_place_of(place, hashes[0]):
-                return Pin(key, *hashes, free_slot(operator, slot))
+        for split in cycle.split.get(name, ()):
+            key = split.key.key
+            pin = pins.get(key) or self._pin(operator, key, places[key])
+            if pin is not None:
+                return replace(pin, shares=split.slots)
+        for key in cycle.unpin.get(name, ()):
+            return key
+        for key in cycle.whole.get(name, ()):
+            return replace(pins[key], shares=())
+        for key in cycle.pin.get(name, ()):
+            pin = self._pin(operator, key, places[key])
+            if pin is not None:
+                return replace(pin, slot=free_slot(operator, pin.slot))
         return None
+
+    def _pin(self, operator: OperatorView, key: bytes, place: int) -> Pin | None:
+        """A key in the slot of its hash; None if its rows can't be told from those of others."""
+        hashes = self._hashes.of_key(operator.name, key)
+        if hashes is None:
+            return None
+        slot = hash_slot(hashes[0], operator.load.size)
+        # What the JVM made of the key's rows: nothing is pinned that is not surely the same.
+        is_sure = slot == place >> PLACE_SHIFT and is_place_of(place, hashes[0])
+        return Pin(key, *hashes, slot) if is_sure else None
 
     def _is_closed(self) -> bool:
         with self._lock:
@@ -298,7 +315,7 @@ class ControlThread:
             if isinstance(event, Judged) and last and last["decision"] == event.decision:
                 self._last = {**last, "verdict": event.verdict}
             elif isinstance(event, Decided) and (
-                event.decision in followed or event.kind in ("pin", "unpin")
+                event.decision in followed or event.kind in ("pin", "unpin", "split", "whole")
             ):
                 self._last = {
                     "batchId": event.batch,
@@ -336,15 +353,18 @@ def _executors(layout: Layout | None) -> dict[str, Any]:
 
 
 def _bound(operator: OperatorView) -> dict[str, float]:
-    """How near the operator is to the best there is: an equal part, or the hottest key."""
+    """How near the operator is to the best there is: an equal part, or the hottest key that is in
+    one piece.
+    """
     total = operator.total_load
     if total <= 0:
         return {"busiestShare": 0.0, "boundShare": 0.0, "hottestKeyShare": 0.0}
     hottest = max((key.load for key in operator.heavy), default=0.0) / total
+    share = max((key.load / key.shares for key in operator.heavy), default=0.0) / total
     busiest = float(channel_loads(operator.table, operator.load).max()) / total
     return {
         "busiestShare": round(busiest, 4),
-        "boundShare": round(max(1 / operator.channels, hottest), 4),
+        "boundShare": round(max(1 / operator.channels, share), 4),
         "hottestKeyShare": round(hottest, 4),
     }
 

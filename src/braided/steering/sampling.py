@@ -17,6 +17,7 @@ from braided.control.measure.estimator import SlotTotals, slot_totals
 from braided.control.measure.view import FlowSample, HeavyKey, OperatorSample
 from braided.control.routing.table import Loads
 from braided.flow.graph import Flow
+from braided.flow.route import can_be_pinned
 from braided.flow.upstream import upstream_of
 from braided.hosts.transition import HostFacts
 from braided.store.history.manifest import OperatorVersion, View
@@ -24,13 +25,19 @@ from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ChannelReport, KeyRows
 
-__all__ = ["COLD_BATCHES", "EAGER_S", "Sampler", "totals_of", "waiting_rows"]
+__all__ = ["COLD_BATCHES", "EAGER_S", "MERGED_MAX", "Sampler", "totals_of", "waiting_rows"]
 
 EAGER_S = 1.0
 """How long a batch may take where no trigger says how often one is wanted."""
 COLD_BATCHES = 1
 """The batches of a process of which the controller gets no sample; the estimator forgets them too,
 as soon as there are others.
+"""
+
+
+MERGED_MAX = 4 << 20
+"""Bytes of split keys that tasks may report in a batch: Spark's scheduler waits for reports. Keys
+of an operator with more are whole again, and stay so while the process lives.
 """
 
 
@@ -42,6 +49,11 @@ class Sampler:
     def __init__(self, flow: Flow, interval_s: float) -> None:
         self._upstream = upstream_of(flow)
         self._order = [step.name for step in flow.steps]
+        self._mergers = {
+            step.name
+            for step in flow.steps
+            if step.merge_parts is not None and can_be_pinned(step.key_schema)
+        }
         self._interval_s = interval_s or EAGER_S
         self._before: tuple[int, float] | None = None  # batch time (ms) and duration of the last
         self._held: dict[str, tuple[Loads, Loads]] = {}  # keys and bytes of each slot
@@ -63,12 +75,15 @@ class Sampler:
         for carry in view.carry:
             carried[carry.operator] = carried.get(carry.operator, 0.0) + carry.rows
         totals = totals_of(outcome)
+        self._mergers -= {
+            name for name, reports in outcome.reports.items() if _merged_bytes(reports) > MERGED_MAX
+        }
         operators = []
         for name in self._order:
             # What waits in the source waits for whoever it feeds.
             backlog = carried.get(name, 0.0) + (0.0 if self._upstream[name] else waiting)
             held = self._slots_of(name, view.operators[name], outcome.reports[name])
-            operator = _operator(name, outcome, totals[name], held, backlog)
+            operator = _operator(name, outcome, totals[name], held, backlog, name in self._mergers)
             if hosts is not None:
                 operator = replace(
                     operator, speeds=hosts.speeds[name], residence=hosts.residence[name]
@@ -139,6 +154,7 @@ def _operator(
     totals: SlotTotals,
     held: tuple[Loads, Loads],
     backlog: float,
+    can_split: bool,
 ) -> OperatorSample:
     table, reports = outcome.tables[name], outcome.reports[name]
     return OperatorSample(
@@ -153,6 +169,14 @@ def _operator(
         backlog_rows=backlog,
         heavy=tuple(_heavy(each) for report in reports for each in report.heavy),
         pinned=frozenset(pin.key for pin in table.pins),
+        can_split=can_split,
+    )
+
+
+def _merged_bytes(reports: Sequence[ChannelReport]) -> int:
+    """How much state of split keys went to the driver."""
+    return sum(
+        len(each.record or b"") for report in reports for each in (*report.wholes, *report.partials)
     )
 
 

@@ -43,13 +43,20 @@ class GroupedChunk(NamedTuple):
 
 
 def group_chunk(
-    chunk: pa.RecordBatch, codec: KeyCodec, key_positions: Sequence[int]
+    chunk: pa.RecordBatch, codec: KeyCodec, key_positions: Sequence[int], by_place: bool = False
 ) -> GroupedChunk:
-    """Finds the groups of a chunk that has at least one row; its last column is the place."""
+    """Finds the groups of a chunk that has at least one row; its last column is the place.
+
+    `by_place` where a key may be in several slots: what it has in two of them is two groups.
+    """
     columns = [chunk.column(position) for position in key_positions]
-    starts = codec.changes(columns).nonzero()[0]
+    changes = codec.changes(columns)
+    places = chunk.column(chunk.num_columns - 1).to_numpy()
+    if by_place:
+        changes[1:] |= places[1:] != places[:-1]
+    starts = changes.nonzero()[0]
     key_columns = [column.take(pa.array(starts)) for column in columns]
-    places = chunk.column(chunk.num_columns - 1).to_numpy()[starts]
+    places = places[starts]
     begins = starts.tolist()
     return GroupedChunk(
         chunk=chunk,
@@ -95,8 +102,9 @@ class GroupSource:
         grain = self._grain if channel.line.can_stop else Grain.CHUNK
         pieces = Pieces(channel.name, grain)
         self._cut = Cut(chunks, channel.batch.cut, channel.line, pieces)
+        split = channel.batch.split.get(channel.name)
         for chunk in channel.chunks_with_rows(self._cut.through()):
-            grouped = group_chunk(chunk, self._codec, self._key_positions)
+            grouped = group_chunk(chunk, self._codec, self._key_positions, bool(split))
             rows_by_slot = _rows_by_slot(grouped)
             channel.state.open_slots({slot for slot, _ in rows_by_slot})
             channel.meter.count(rows_by_slot)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from braided.control.routing.table import RoutingTable
 from braided.store.history.manifest import CarryFile, OperatorMeta, Prepared
+from braided.store.history.runs import RunFile
 from braided.tasks.first_state import FirstState
 from braided.tasks.reports import ChannelReport
 
-__all__ = ["CutAsked", "Outcome"]
+__all__ = ["CutAsked", "MergedKeys", "Outcome"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,16 @@ class CutAsked:
     """How long its tasks had been running."""
     rebalances: bool
     """Whether the rows that are left are to have a better table."""
+
+
+@dataclass(frozen=True)
+class MergedKeys:
+    """The state of the split keys of an operator, which its tasks have only parts of."""
+
+    run: RunFile
+    """What follows what the tasks wrote."""
+    keys_added: int
+    bytes_added: int
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,8 @@ class Outcome:
     """The late watermark of operators that rows are left behind."""
     carried: Mapping[str, int] = field(default_factory=dict)
     """The watermark when the oldest row was new, of operators that have rows carried."""
+    merged: Mapping[str, MergedKeys] = field(default_factory=dict)
+    """What became of split keys, by operator."""
     cut: CutAsked | None = None
     """What was asked while it ran; whether rows are left is another matter."""
 

@@ -7,6 +7,8 @@ slot.
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 from pyspark import AccumulatorParam, SparkContext
 from pyspark.accumulators import Accumulator
@@ -16,7 +18,7 @@ from braided.spark.query_handle import forget_accumulator
 from braided.store.history.manifest import CarryFile, DeadFile
 from braided.store.history.runs import RunFile
 
-__all__ = ["ChannelReport", "KeyRows", "ReportBox", "SlotReport"]
+__all__ = ["ChannelReport", "KeyRecord", "KeyRows", "ReportBox", "SlotReport"]
 
 
 class SlotReport(msgspec.Struct, frozen=True, array_like=True):
@@ -38,6 +40,14 @@ class KeyRows(msgspec.Struct, frozen=True, array_like=True):
     key: bytes
     place: int
     rows: int
+
+
+class KeyRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The record that a key has in a slot, or would have."""
+
+    key: bytes
+    slot: int
+    record: bytes | None
 
 
 class ChannelReport(msgspec.Struct, frozen=True):
@@ -79,6 +89,11 @@ class ChannelReport(msgspec.Struct, frozen=True):
     holds_watermark: bool = False
     """Whether the watermark stayed, for it, where it was in the batch before."""
 
+    wholes: tuple[KeyRecord, ...] = ()
+    """Split keys whose state is in a slot of this channel, as they were before the batch."""
+    partials: tuple[KeyRecord, ...] = ()
+    """What the rows of split keys came to here, by the slot of their share."""
+
     def result(self) -> tuple[str, ...]:
         """Equal for two attempts that did the same."""
         return (
@@ -86,7 +101,12 @@ class ChannelReport(msgspec.Struct, frozen=True):
             self.carry.digest if self.carry else "",
             self.dead.digest if self.dead else "",
             self.output_digest,
+            _digest(self.partials) if self.partials else "",
         )
+
+
+def _digest(records: tuple[KeyRecord, ...]) -> str:
+    return hashlib.blake2b(msgspec.msgpack.encode(records), digest_size=16).hexdigest()
 
 
 class _Concatenate(AccumulatorParam[list[bytes]]):

@@ -16,7 +16,7 @@ from braided.store.slots.channel_state import SnapshotLimits
 from braided.tasks.packing import PackedProgram
 from braided.tasks.state_location import CacheSetting
 
-__all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelSpec", "Rehousing", "TaskSpec"]
+__all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelSpec", "Rehousing", "SplitKey", "TaskSpec"]
 
 BATCH_PROPERTY = "braided.batch"
 """The local property of a job that has the `BatchSpec`."""
@@ -28,6 +28,16 @@ class Rehousing(msgspec.Struct, frozen=True, array_like=True):
     key: bytes
     donor: int
     taker: int
+
+
+class SplitKey(msgspec.Struct, frozen=True, array_like=True):
+    """A key whose rows are dealt out to several slots."""
+
+    key: bytes
+    slot: int
+    """Where its state is."""
+    channel: int
+    """Which has that slot."""
 
 
 class BatchSpec(msgspec.Struct, frozen=True):
@@ -46,6 +56,8 @@ class BatchSpec(msgspec.Struct, frozen=True):
     """Rows for each channel to process; the rest is carried."""
     rehoused: dict[str, dict[int, list[Rehousing]]] = {}
     """Keys that change slots, by operator and channel; the channel owns both slots."""
+    split: dict[str, list[SplitKey]] = {}
+    """Keys that are split, by operator."""
     chains: dict[str, ShippedChains] = {}
     """What the slots of each channel are made of, by operator; none for one in its first batch."""
     initial: dict[str, tuple[RunFile, ...]] = {}

@@ -26,6 +26,7 @@ from braided.control.routing.table import Pin
 from braided.errors import FencedError
 from braided.store.slots.key_codec import KeyCodec
 from support.chaos.flow import INPUT, flow
+from support.chaos.plan import SLOTS
 
 __all__ = ["FENCED", "LOST_JVM", "Job"]
 
@@ -135,6 +136,16 @@ def _pin(query: ElasticQuery, operator: str, key: int, slot: int) -> None:
     opened.bell.ring()
 
 
+def _split(query: ElasticQuery, key: int, shares: list[int]) -> None:
+    """Splits a key of the operator that can merge, or makes it whole."""
+    opened = query._opened
+    encoded = _encoded(key)
+    hashes = opened.control._hashes.of_key("bag", encoded)
+    assert hashes is not None
+    opened.commands.propose_pin("bag", Pin(encoded, *hashes, hashes[0] % SLOTS, tuple(shares)))
+    opened.bell.ring()
+
+
 def _unpin(query: ElasticQuery, operator: str, key: int) -> None:
     query._opened.commands.propose_pin(operator, _encoded(key))
     query._opened.bell.ring()
@@ -158,6 +169,7 @@ def _encoded(key: int) -> bytes:
 _BESIDES: dict[str, Callable[..., None]] = {
     "pin": _pin,
     "unpin": _unpin,
+    "split": _split,
     "migrate": _migrate,
 }
 """Commands for which a query has no method, or one that takes its time."""

@@ -1,4 +1,4 @@
-"""The flow that has to bear it: three keyed steps, one behind the other.
+"""The flow that has to bear it: four keyed steps, one behind the other.
 
 What it gives out and keeps does not depend on where a batch ends, so that a plain program knows it
 for any rows (`oracle.py`). All of it does depend on every row coming once, and in its order.
@@ -22,10 +22,12 @@ __all__ = [
     "OUTPUT",
     "STEP",
     "TICK_MS",
+    "Bag",
     "Chain",
     "Milestones",
     "chained",
     "flow",
+    "mixed",
 ]
 
 INPUT = "id long, k long, v long, at timestamp"
@@ -39,6 +41,27 @@ TICK_MS = 16_000
 def chained(digest: int, row_id: int) -> int:
     """A number that stands for all rows of a key, in their order."""
     return (digest * 1_000_003 + row_id + 1) % MODULUS
+
+
+def mixed(sum: int, row_id: int) -> int:
+    """A number that stands for all rows of a key, in any order."""
+    return (sum + (row_id + 1) * 1_000_003 * (row_id + 7)) % MODULUS
+
+
+class Bag(braided.Operator):
+    """Does not mind the order of rows, so that its keys can be split; it hands all of them on."""
+
+    n: int = 0
+    sum: int = 0
+
+    def onRow(self, row: Any) -> Iterator[Any]:
+        self.n += 1
+        self.sum = mixed(self.sum, row.id)
+        yield row.id, row.k, row.v, row.ms
+
+    def merge(self, other: Any) -> None:
+        self.n += other.n
+        self.sum = (self.sum + other.sum) % MODULUS
 
 
 class Chain(braided.Operator):
@@ -79,7 +102,8 @@ class Milestones(braided.Operator):
 
 def flow(rows: DataFrame) -> braided.Stream:
     timed = rows.withColumn("ms", F.unix_millis("at")).withWatermark("at", "0 seconds")
-    chain = braided.stream(timed).groupBy("k").apply(Chain, "g long, v long, ms long")
+    bag = braided.stream(timed).groupBy("k").apply(Bag, "id long, k long, v long, ms long")
+    chain = bag.name("bag").groupBy("k").apply(Chain, "g long, v long, ms long")
     totals = (
         chain.name("chain")
         .groupBy("g")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from support.chaos.flow import GROUPS, STEP, TICK_MS, chained
+from support.chaos.flow import GROUPS, STEP, TICK_MS, chained, mixed
 
 __all__ = ["KEYS", "ROWS_PER_FILE", "InputRow", "Oracle", "OutputRow", "State", "rows_of_file"]
 
@@ -44,6 +44,7 @@ class Oracle:
     def __init__(self) -> None:
         self.rows = 0
         self.output: Counter[OutputRow] = Counter()
+        self._bags: dict[int, tuple[int, int]] = {}
         self._chains: dict[int, tuple[int, int]] = {}
         self._totals: dict[int, tuple[int, int, int, int]] = {}
         self._ticks: dict[int, int] = {}
@@ -54,6 +55,8 @@ class Oracle:
         for row in rows:
             self.rows += 1
             now_ms = max(now_ms, row.at_ms)
+            n, sum = self._bags.get(row.k, (0, 0))
+            self._bags[row.k] = n + 1, mixed(sum, row.id)
             n, digest = self._chains.get(row.k, (0, 0))
             self._chains[row.k] = n + 1, chained(digest, row.id)
             self._count(row)
@@ -73,6 +76,7 @@ class Oracle:
 
     def state(self) -> State:
         return {
+            "bag": {k: (*fields, ()) for k, fields in self._bags.items()},
             "chain": {k: (*fields, ()) for k, fields in self._chains.items()},
             "totals": {g: (*fields, ()) for g, fields in self._totals.items()},
             "milestones": {

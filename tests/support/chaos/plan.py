@@ -72,7 +72,7 @@ _EXECUTORS_MAX = 4
 _STRATEGIES = ["dsm", "dcr", "ccr"]
 SLOTS = 16
 _PINNED_KEYS = 3
-OPERATORS: tuple[str | None, ...] = (None, "chain", "totals", "milestones")
+OPERATORS: tuple[str | None, ...] = (None, "bag", "chain", "totals", "milestones")
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,7 @@ _COMMANDS: dict[str, Callable[[random.Random], tuple[Any, ...]]] = {
     "rebalance": lambda chance: (chance.choice(OPERATORS),),
     "pin": lambda chance: (*_pinned(chance), chance.randrange(SLOTS)),
     "unpin": lambda chance: _pinned(chance),
+    "split": lambda chance: (chance.randrange(_PINNED_KEYS), _shares(chance)),
     "cut": lambda chance: (),
     "migrate": lambda chance: (
         chance.choice(["dsm", "dcr", "ccr"]),
@@ -176,6 +177,11 @@ _COMMANDS: dict[str, Callable[[random.Random], tuple[Any, ...]]] = {
 def _pinned(chance: random.Random) -> tuple[str, int]:
     """Of so few keys that one is let go that was pinned; those of an aggregation can't be."""
     return chance.choice(["chain", "milestones"]), chance.randrange(_PINNED_KEYS)
+
+
+def _shares(chance: random.Random) -> list[int]:
+    """The slots that the rows of a key go to; none, and it is whole again."""
+    return chance.sample(range(SLOTS), chance.choice([0, 2, 5]))
 
 
 def _command(chance: random.Random) -> Command:

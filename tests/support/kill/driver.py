@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -22,12 +24,14 @@ import braided
 from braided import failpoints
 from braided.api.writer import StreamWriter
 from braided.control.policy import Limits
-from braided.control.routing.table import RoutingTable
+from braided.control.routing.table import Pin, RoutingTable
+from braided.flow.key_hashes import key_hashes
 from braided.query.progress import ProgressLog
 from braided.steering import policy_settings as policies
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
 from braided.store.durable import epoch_lease
+from braided.store.slots.key_codec import KeyCodec
 from support.cluster_session import settings_of_cluster
 from support.kill import branches
 from support.kill.operators import OPERATORS
@@ -66,6 +70,8 @@ def main(job: Job) -> None:
     if job.restless:
         _ask_for_changes()
     spark = _session(job)
+    if job.operator == "sums":
+        _split_keys(spark)
     rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(job.input)
     if job.sink == "branches":
         sinks = branches.writers(rows, Path(job.output))
@@ -105,6 +111,25 @@ def _hand_over_to_adversary(writer: StreamWriter) -> None:
         return take(commands, *asked)
 
     ControlThread.see = seen  # type: ignore[method-assign]
+    Commands.take = taken  # type: ignore[method-assign]
+
+
+def _split_keys(spark: SparkSession) -> None:
+    """Before every batch a key is split, or made whole, at most one of them."""
+    take = Commands.take
+    chance = random.Random(3)
+    schema = spark.createDataFrame([], "key string").schema
+    codec = KeyCodec(pa.schema([("key", pa.string())]))
+
+    def taken(commands: Commands, *asked: Any) -> dict[str, RoutingTable]:
+        [key] = codec.encode_batch([pa.array([f"key {chance.randrange(3)}"])])
+        hashes = key_hashes(spark, schema, key)
+        assert hashes is not None
+        slots = commands._tables["op"].slots.size
+        shares = tuple(chance.sample(range(slots), chance.choice([0, 2, 3, 5])))
+        commands.propose_pin("op", Pin(key, *hashes, chance.randrange(slots), shares))
+        return take(commands, *asked)
+
     Commands.take = taken  # type: ignore[method-assign]
 
 

@@ -44,6 +44,22 @@ class Tokens(braided.Operator):
         yield row.id, row.key, before, self.token
 
 
+class Sums(braided.Operator):
+    """Can merge, so that its keys are split; what it gives out does not depend on its state."""
+
+    count: int = 0
+    total: int = 0
+
+    def onRow(self, row: Row) -> Iterator[tuple[Any, ...]]:
+        self.count += 1
+        self.total += row.amount
+        yield row.id, row.key, 1, row.amount
+
+    def merge(self, other: Any) -> None:
+        self.count += other.count
+        self.total += other.total
+
+
 class DyingTotals(Totals):
     """Kills its worker process at some rows, each of them once."""
 
@@ -62,5 +78,6 @@ TOTALS = "id long, key string, count long, total long"
 OPERATORS: dict[str, tuple[type[braided.Operator], str]] = {
     "totals": (Totals, TOTALS),
     "dying": (DyingTotals, TOTALS),
+    "sums": (Sums, TOTALS),
     "tokens": (Tokens, "id long, key string, before string, token string"),
 }

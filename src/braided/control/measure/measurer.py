@@ -9,6 +9,7 @@ numbers of channels describes neither.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from braided.control.measure.overhead import Overhead
 from braided.control.measure.slot_loads import SlotLoads
@@ -124,6 +125,7 @@ class Measurer:
             channel_load=operator.channel_busy_s / collected_s,
             heavy=_key_loads(operator, collected_s, loads.cost_s),
             pinned=operator.pinned,
+            can_split=operator.can_split,
             layout=layout,
             speeds=operator.speeds,
             residence=operator.residence,
@@ -138,13 +140,27 @@ def _key_loads(operator: OperatorSample, collected_s: float, cost_s: Loads) -> t
     if not operator.heavy:
         return ()
     per_row = cost_s / collected_s
-    return tuple(
-        KeyLoad(
+    shares = {pin.key: len(pin.shares) for pin in operator.table.pins if pin.shares}
+    loads: dict[bytes, KeyLoad] = {}
+    for heavy in operator.heavy:
+        row_load = float(per_row[heavy.slot])
+        load = KeyLoad(
             heavy.key,
             heavy.slot,
-            heavy.rows * float(per_row[heavy.slot]),
-            heavy.rows_min * float(per_row[heavy.slot]),
-            heavy.rows_max * float(per_row[heavy.slot]),
+            heavy.rows * row_load,
+            heavy.rows_min * row_load,
+            heavy.rows_max * row_load,
+            shares.get(heavy.key, 1),
         )
-        for heavy in operator.heavy
+        before = loads.get(heavy.key)  # several channels have rows of a key that is split
+        loads[heavy.key] = load if before is None else _sum(before, load)
+    return tuple(loads.values())
+
+
+def _sum(one: KeyLoad, other: KeyLoad) -> KeyLoad:
+    return replace(
+        one,
+        load=one.load + other.load,
+        load_min=one.load_min + other.load_min,
+        load_max=one.load_max + other.load_max,
     )

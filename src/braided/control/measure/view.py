@@ -52,6 +52,8 @@ class KeyLoad:
     load: float
     load_min: float
     load_max: float
+    shares: int = 1
+    """How many slots its rows are dealt out to."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +71,7 @@ class OperatorSample:
     backlog_rows: float = 0.0  # taken in by nobody yet, or carried
     heavy: tuple[HeavyKey, ...] = ()
     pinned: frozenset[bytes] = frozenset()
+    can_split: bool = False  # whether rows of a key may be dealt out to several slots
     speeds: Loads | None = None  # of the hosts of channels, the fastest being 1; None: all are
     residence: Residence | None = None  # of slots, after the batch; None: where channels should run
 
@@ -109,6 +112,7 @@ class OperatorView:
     channel_load: Loads  # of the last batches, measured
     heavy: tuple[KeyLoad, ...] = ()
     pinned: frozenset[bytes] = frozenset()
+    can_split: bool = False
     layout: Layout | None = None  # its executors, where it has more than one
     speeds: Loads | None = None  # per channel; None where all are equally fast
     residence: Residence | None = None

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from braided.control.routing.pins import hash_slot
 from braided.control.routing.table import RoutingTable, moves
 from braided.control.routing.words import counted
 
@@ -88,6 +89,12 @@ def words_of_change(before: Mapping[str, RoutingTable], after: Mapping[str, Rout
     return "; ".join(parts)
 
 
+def _pinned(table: RoutingTable) -> dict[bytes, int]:
+    """The keys that are not in the slot of their hash, and where they are."""
+    slots = table.slots.size
+    return {pin.key: pin.slot for pin in table.pins if pin.slot != hash_slot(pin.hash, slots)}
+
+
 def _differences(old: RoutingTable, new: RoutingTable) -> list[str]:
     words = []
     if old.channels != new.channels:
@@ -95,13 +102,20 @@ def _differences(old: RoutingTable, new: RoutingTable) -> list[str]:
     moved = moves(old, new).size
     if moved:
         words.append(f"{counted(moved, 'slot')} moved")
-    pins_before, pins_after = ({pin.key: pin.slot for pin in each.pins} for each in (old, new))
+    pins_before, pins_after = map(_pinned, (old, new))
     pinned = sum(pins_before.get(key) != slot for key, slot in pins_after.items())
     if pinned:
         words.append(f"{counted(pinned, 'key')} pinned")
     let_go = len(pins_before.keys() - pins_after.keys())
     if let_go:
         words.append(f"{counted(let_go, 'key')} let go")
+    shares_before, shares_after = ({p.key: p.shares for p in each.pins} for each in (old, new))
+    split = sum(bool(s) and shares_before.get(k) != s for k, s in shares_after.items())
+    if split:
+        words.append(f"{counted(split, 'key')} split")
+    whole = sum(bool(s) and not shares_after.get(k) for k, s in shares_before.items())
+    if whole:
+        words.append(f"{counted(whole, 'key')} whole again")
     rehoused = sum(a != b for a, b in zip(old.hosts, new.hosts, strict=False))
     if rehoused:
         words.append(f"{counted(rehoused, 'channel')} on another host")

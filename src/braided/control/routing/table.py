@@ -21,7 +21,7 @@ Loads = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pin:
-    """A key that is not in the slot of its hash.
+    """A key that is not in the slot of its hash, or whose rows are spread over several slots.
 
     Rows are recognised by two 64-bit hashes of their key; the bytes of the key say where its
     state is.
@@ -31,6 +31,9 @@ class Pin:
     hash: int
     check: int
     slot: int
+    """Where its state is."""
+    shares: tuple[int, ...] = ()
+    """Of a split key: the slots that its rows are dealt out to; its state stays where it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +61,8 @@ class RoutingTable:
                 f"slot {slot} is routed to channel {slots[slot]}, "
                 f"and there are {self.channels} channels"
             )
-        if any(not 0 <= pin.slot < slots.size for pin in self.pins):
+        pinned_to = {slot for pin in self.pins for slot in (pin.slot, *pin.shares)}
+        if any(not 0 <= slot < slots.size for slot in pinned_to):
             raise ValueError(f"a key is pinned to a slot that is not there; there are {slots.size}")
         if self.hosts and len(self.hosts) != self.channels:
             raise ValueError(f"{self.channels} channels have {len(self.hosts)} hosts")

@@ -43,6 +43,7 @@ class AggregateStep:
     can_divert: ClassVar[bool] = True
     time_column: ClassVar[str] = ""
     goes_by_class: ClassVar[bool] = False
+    merge_parts: ClassVar[None] = None
     can_be_pinned: ClassVar[bool] = False
 
     @property

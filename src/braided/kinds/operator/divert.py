@@ -53,7 +53,7 @@ class Diverting:
         parts = self._parts
         keys, hook, output = parts.keys, parts.hook, parts.output
         for begin, end, slot, key, key_row in groups:
-            if key != keys.key:
+            if key != keys.key or slot != keys.slot_number:
                 keys.open(slot, key, key_row)
             for index in range(begin, end):
                 row = rows[index]

@@ -39,7 +39,7 @@ class KeyByKey:
         keys, (hook, _, call, checked), output, _ = self._parts
         out, detach, extend_tagged = output.rows, output.detach, output.extend_tagged
         for begin, end, slot, key, key_row in groups:
-            if key != keys.key:
+            if key != keys.key or slot != keys.slot_number:
                 keys.open(slot, key, key_row)
             row = None
             try:
@@ -110,7 +110,7 @@ class TableCalls:
     ) -> Iterator[pa.RecordBatch]:
         keys = self._keys
         for begin, end, slot, key, key_row in groups:
-            if key != keys.key:
+            if key != keys.key or slot != keys.slot_number:
                 yield from self.call_waiting()
                 keys.open(slot, key, key_row)
             if not self._waiting:

@@ -9,6 +9,7 @@ from braided.kinds.operator.runtime import OperatorRuntime
 from braided.store.slots.layout import record_suffix, timer_suffix, unwrap, wrap
 from braided.store.slots.slot import SlotState
 from braided.tasks.channel import Channel
+from braided.tasks.reports import KeyRecord
 from braided.tasks.user_code import UserCode
 
 __all__ = ["KeyRunner"]
@@ -17,7 +18,9 @@ __all__ = ["KeyRunner"]
 class KeyRunner:
     """Opens a key, so that the operator's hooks run for it, and writes back what they made of it.
 
-    A key stays open until another is opened: its rows may go on in the next chunk.
+    A key stays open until another is opened: its rows may go on in the next chunk. One that is
+    split begins as new in every share, and what it comes to there is no state of the slot but a
+    part of it, which is merged with the others when the batch is committed.
     """
 
     slot: SlotState
@@ -30,6 +33,9 @@ class KeyRunner:
         """The key that is open."""
         self.slot_number = -1
         self.keys_touched = 0
+        self.split = frozenset(each.key for each in channel.batch.split.get(channel.name, ()))
+        """Keys whose rows are dealt out to several slots."""
+        self._partials: dict[tuple[bytes, int], bytes | None] = {}
         self._channel = channel
         self._suffix = b""
         self._is_long = False
@@ -40,9 +46,12 @@ class KeyRunner:
             self.enter(slot)
         self.key = key
         self._suffix, self._is_long = record_suffix(key)
-        raw = self.slot.get(self._suffix)
-        if raw is not None and self._is_long:
-            raw = unwrap(self._suffix, raw)[1]
+        if key in self.split:
+            raw = self._partials.get((key, slot))
+        else:
+            raw = self.slot.get(self._suffix)
+            if raw is not None and self._is_long:
+                raw = unwrap(self._suffix, raw)[1]
         self.runtime.open(key_row, raw)
         self.keys_touched += 1
 
@@ -52,12 +61,38 @@ class KeyRunner:
             return
         slot, key = self.slot, self.key
         record = self.record()
+        if key in self.split:
+            self._partials[key, self.slot_number] = record
+            self.key = None
+            return
         if record is None:
             slot.delete(self._suffix)
         else:
             slot.put(self._suffix, wrap(key, record) if self._is_long else record)
         self.put_timers(slot, key)
         self.key = None
+
+    def wholes(self) -> tuple[KeyRecord, ...]:
+        """The state, before the batch, of the split keys that this channel has it of."""
+        channel = self._channel
+        here = [
+            each
+            for each in channel.batch.split.get(channel.name, ())
+            if each.channel == channel.number
+        ]
+        channel.state.open_slots({each.slot for each in here})
+        return tuple(
+            KeyRecord(each.key, each.slot, _stored(channel.state.slot(each.slot), each.key))
+            for each in here
+        )
+
+    def partials(self) -> tuple[KeyRecord, ...]:
+        """What the rows of split keys came to in each share, where they changed anything."""
+        return tuple(
+            KeyRecord(key, slot, record)
+            for (key, slot), record in sorted(self._partials.items())
+            if record is not None
+        )
 
     def record(self) -> bytes | None:
         """The record of the key that is lent the operator, as it is now."""
@@ -81,3 +116,9 @@ class KeyRunner:
         self.slot_number = slot
         self.code.start()
         return self.slot
+
+
+def _stored(slot: SlotState, key: bytes) -> bytes | None:
+    suffix, _ = record_suffix(key)
+    raw = slot.get(suffix)
+    return None if raw is None else unwrap(suffix, raw)[1]

@@ -26,7 +26,7 @@ from braided.tasks.groups import GroupSource
 from braided.tasks.order import tags_of_rows
 from braided.tasks.pieces import Grain
 from braided.tasks.rehousing import rehouse_keys
-from braided.tasks.reports import ChannelReport
+from braided.tasks.reports import ChannelReport, KeyRecord
 from braided.tasks.timers import clock_ms, due_timers, timer_tags
 from braided.tasks.user_code import UserCode
 
@@ -54,11 +54,13 @@ class OperatorRun:
         self._emitter = Emitter(channel.spec)
         self._output = OperatorOutput(self._emitter, program.encoder)
         self._reader = InputReader(program, channel.spec.first_column, hook.by_batch)
+        self._wholes: tuple[KeyRecord, ...] = ()
         self._way = way(OperatorParts(self._keys, hook, self._output, program))
 
     def process(self, chunks: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         spec, program, way = self.channel.spec, self._program, self._way
         rehouse_keys(self.channel)
+        self._wholes = self._keys.wholes()
         for grouped in self._source.read(chunks):
             _, begins, ends, slots, keys, key_columns, *_ = grouped
             key_rows = program.key_rows.rows_of(key_columns)
@@ -99,7 +101,11 @@ class OperatorRun:
             self._emitter, self._keys.keys_touched, self._source.keep_rest, self._source.heaviest()
         )
         dead = self._way.write_dead(self.channel)
-        return report if dead is None else msgspec.structs.replace(report, dead=dead)
+        if dead is None and not self._keys.split:
+            return report
+        return msgspec.structs.replace(
+            report, dead=dead, wholes=self._wholes, partials=self._keys.partials()
+        )
 
 
 def _runtime_of(channel: Channel, program: Program) -> OperatorRuntime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -12,9 +12,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from braided.flow.route import GroupingKeys
-from braided.flow.step import FieldsByKey, ImportedState, KeyedStep
+from braided.flow.step import FieldsByKey, ImportedState, KeyedStep, MergeParts
 from braided.kinds.operator.contents import state_of
 from braided.kinds.operator.first_state import write_initial
+from braided.kinds.operator.merging import merge_parts
 from braided.kinds.operator.program import Program
 from braided.kinds.operator.stage import OperatorStage
 from braided.operator.definition import Operator, state_codec
@@ -25,6 +26,7 @@ from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.store.records.old_records import evolve
 from braided.tasks.first_state import FirstState
+from braided.tasks.spec import BatchSpec
 from braided.tasks.stage import StageSetting
 
 __all__ = ["OperatorStep", "continued_fields"]
@@ -117,6 +119,25 @@ class OperatorStep:
 
     def fields_in(self, checkpoint: Path) -> FieldsByKey | None:
         return state_of(checkpoint_store(checkpoint), self.name, self.operator, self.key_schema)
+
+    @property
+    def merge_parts(self) -> MergeParts | None:
+        """Timers belong to a whole key, and rows of two inputs to each other."""
+        cls = self.operator
+        if getattr(cls, "merge", None) is None or hasattr(cls, "onTimer") or self.sides:
+            return None
+        program = self.program()
+
+        def merge(
+            meta: OperatorMeta,
+            batch: BatchSpec,
+            key: bytes,
+            whole: bytes | None,
+            parts: Sequence[bytes],
+        ) -> bytes | None:
+            return merge_parts(program, meta.history, batch, key, whole, parts)
+
+        return merge
 
     def named(self, name: str) -> KeyedStep:
         return replace(self, name=name)

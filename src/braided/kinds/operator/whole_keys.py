@@ -42,7 +42,8 @@ class WholeKeys:
         self, rows: Any, tags: Tags | None, groups: Sequence[KeyGroup]
     ) -> Iterator[pa.RecordBatch]:
         by_batch = self._parts.hook.by_batch
-        if not _can_be_short(groups, CALL_ROWS if by_batch else None):
+        rows_max = CALL_ROWS if by_batch else None
+        if not _can_be_short(groups, rows_max, self._parts.keys.split):
             yield from self._key_by_key.run(rows, tags, groups)
             return
         yield from self._key_by_key.run(rows, tags, groups[:1])
@@ -132,16 +133,20 @@ class WholeKeys:
             keys.put_timers(slot, key)
 
 
-def _can_be_short(groups: Sequence[KeyGroup], rows_max: int | None) -> bool:
+def _can_be_short(
+    groups: Sequence[KeyGroup], rows_max: int | None, split: frozenset[bytes]
+) -> bool:
     """Whether all keys but the first and the last of a chunk can be gone through at once.
 
     Not where one of them has more rows than `onBatch` is given at once, nor with keys too long to
     be read without their record, nor if a key comes twice: its record would have been read too
-    early.
+    early. Nor if a key is split: what comes of it is not put into the slot.
     """
     if len(groups) < 3:
         return False
     if rows_max is not None and max(end - begin for begin, end, _, _, _ in groups) > rows_max:
         return False
     keys = [key for _, _, _, key, _ in groups]
+    if split and not split.isdisjoint(keys):
+        return False
     return max(map(len, keys)) < SUFFIX_BYTES_MAX and len(set(keys)) == len(keys)

@@ -42,6 +42,7 @@ class ProcessorStep:
     """Spark lets a processor run without: its watermark is then 0 for ever."""
     gives_complete: ClassVar[bool] = False
     can_divert: ClassVar[bool] = False
+    merge_parts: ClassVar[None] = None
     can_be_pinned: ClassVar[bool] = True
 
     name: str

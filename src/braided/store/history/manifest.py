@@ -29,6 +29,7 @@ from braided.store.history.slot_sets import decode_slots
 
 __all__ = [
     "FORMAT",
+    "FORMAT_WITHOUT_MERGED",
     "CarryFile",
     "DeadFile",
     "DeadList",
@@ -46,10 +47,13 @@ __all__ = [
     "to_full",
 ]
 
-FORMAT = 2
-"""The newest format that this Braided reads, and the one it writes. Since 2, runs have an index,
-full manifests pack what is older, and many dead files are named in lists; 1 is read too.
+FORMAT = 3
+"""The newest format that this Braided reads. Since 2, runs have an index, full manifests pack what
+is older, and many dead files are named in lists; 1 is read too. In 3, changelogs of merged keys
+follow those of tasks; a manifest that has none is written as 2.
 """
+
+FORMAT_WITHOUT_MERGED = 2
 
 Table = npt.NDArray[np.int32]
 """The channel of each slot."""
@@ -74,12 +78,15 @@ class OperatorMeta(msgspec.Struct, frozen=True):
 
 
 class PinnedKey(msgspec.Struct, frozen=True, array_like=True):
-    """A key that is not in the slot of its hash, and the two hashes that its rows are known by."""
+    """A key that is not in the slot of its hash, or is split, and the two hashes that its rows are
+    known by.
+    """
 
     key: bytes
     hash: int
     check: int
     slot: int
+    shares: tuple[int, ...] = ()  # the slots that rows of a split key go to; its state is in `slot`
 
 
 class OperatorPart(msgspec.Struct, frozen=True):
@@ -91,6 +98,7 @@ class OperatorPart(msgspec.Struct, frozen=True):
     epoch: int = 0  # of the routing table
     runs: tuple[RunFile, ...] = ()
     new: int = 0  # how many of the runs, at the end, are this batch's own
+    merged: int = 0  # how many of these, at the end, are of keys that the driver has merged
     due: dict[int, int | None] = {}
     keys: int = 0  # in all slots, after the batch
     bytes: int = 0  # likewise
@@ -162,7 +170,7 @@ class Manifest(msgspec.Struct, frozen=True):
     extra: dict[str, str] = {}
     offsets: str = ""
     """What Spark wrote of the batch before it ran: its times, and where its sources were."""
-    format: int = FORMAT
+    format: int = FORMAT_WITHOUT_MERGED
     dead_lists: tuple[DeadList, ...] = ()  # in a full manifest all that there are; in a delta none
     sources: tuple[SourceEntry, ...] = ()  # in a full manifest all that are needed
 
@@ -401,6 +409,7 @@ def to_full(view: View, delta: Manifest) -> Manifest:
             epoch=after.epoch,
             runs=own,
             new=len(own),
+            merged=0 if part is None else part.merged,
             due=dict(after.due),
             keys=after.keys,
             bytes=after.bytes,
@@ -493,7 +502,8 @@ def _run_problems(
     reasons = []
     if not 0 <= part.new <= len(part.runs):
         reasons.append(f"operator {name} has {part.new} new runs of {len(part.runs)}")
-    if any(not 0 <= pin.slot < meta.slots for pin in part.pins or ()):
+    pinned_to = {slot for pin in part.pins or () for slot in (pin.slot, *pin.shares)}
+    if any(not 0 <= slot < meta.slots for slot in pinned_to):
         reasons.append(f"operator {name} has a key pinned to a slot that is not there")
     if any(not 0 <= slot < meta.slots for slot in part.due):
         reasons.append(f"operator {name} has a timer in a slot that is not there")
@@ -501,7 +511,13 @@ def _run_problems(
         slots = decode_slots(run.slots)
         if not slots.size or slots[-1] >= meta.slots:
             return [*reasons, f"run {run.name} is of no slot, or of one that is not there"]
+    if not 0 <= part.merged <= part.new:
+        reasons.append(f"operator {name} has {part.merged} merged runs of {part.new} new ones")
     own = part.runs[len(part.runs) - part.new :]
+    merged = own[part.new - part.merged :]
+    if any(run.snapshot for run in merged) or not _are_apart(merged, meta.slots):
+        reasons.append(f"operator {name} has a key merged twice, or in a snapshot")
+    own = own[: part.new - part.merged]
     if _are_apart(own, meta.slots):
         return reasons
     logged = np.zeros(meta.slots, dtype=bool)

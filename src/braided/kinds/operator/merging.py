@@ -1,0 +1,57 @@
+"""What the shares of a split key came to in a batch, merged into its state.
+
+Unlike hooks, `merge` runs in the driver: for a few keys a batch, and what it makes of them is part
+of the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from braided.errors import BraidedError, OperatorDefinitionError, StateValueError
+from braided.kinds.operator.program import Program
+from braided.kinds.operator.runtime import OperatorRuntime
+from braided.tasks.failure import operator_failure
+from braided.tasks.spec import BatchSpec
+
+__all__ = ["merge_parts"]
+
+
+def merge_parts(
+    program: Program,
+    history: tuple[str, ...],
+    batch: BatchSpec,
+    key: bytes,
+    whole: bytes | None,
+    parts: Sequence[bytes],
+) -> bytes | None:
+    """The record of a key after `merge` was called on its state with each of the parts in turn;
+    None for a key that has none then.
+    """
+    watermark_ms = batch.watermark_ms if batch.watermark_ms > 0 else None
+    runtime, other = (
+        OperatorRuntime(program.operator, batch.batch_time_ms, watermark_ms, history)
+        for _ in range(2)
+    )
+    (key_row,) = program.key_rows.rows_of(program.keys.decode_batch([key]))
+    runtime.open(key_row, whole)
+    try:
+        for part in parts:
+            other.open(key_row, part)
+            result = runtime.op.merge(other.op)
+            if result is not None and result is not runtime.op:
+                raise OperatorDefinitionError(
+                    f"{program.name}.merge returned {type(result).__name__}; it takes what the "
+                    "other one has into self, and returns nothing"
+                )
+        return runtime.close()
+    except StateValueError as error:
+        where = f"key {key_row!r} after merge, batch {batch.batch}, which is not committed"
+        raise StateValueError(f"{error} ({where})") from None
+    except BraidedError:
+        raise
+    except Exception as error:
+        what = f"merge of {len(parts)} shares"
+        raise operator_failure(
+            error, program.name, key_row, what, batch.batch, runtime.advice(error)
+        ) from None
