@@ -31,7 +31,7 @@ from braided.errors import OptionError
 from braided.spark.column_lists import ColumnList, NameList
 from braided.spark.jvm import int_array
 from braided.spark.sql_text import quoted
-from braided.tasks.columns import PLACE, PLACE_SHIFT, hidden_key, order_columns
+from braided.tasks.columns import PLACE, PLACE_SHIFT, SLOT, hidden_key, order_columns
 from braided.tasks.stage import StageInput
 
 __all__ = [
@@ -96,19 +96,23 @@ def _hash_sql(columns: Sequence[str]) -> str:
 
 def place_sql(columns: Sequence[str], slots: int, pins: Sequence[Pin] = ()) -> str:
     """SQL for the place of a row's key."""
-    slot = slot_sql(columns, slots)
-    if pins:
-        hash_sql, check_sql = pin_hashes(columns)
-        cases = " ".join(
-            f"WHEN {hash_sql} = {_bigint(pin.hash)} AND {check_sql} = {_bigint(pin.check)} "
-            f"THEN bigint({pin.slot})"
-            for pin in pins
-        )
-        slot = f"CASE {cases} ELSE {slot} END"
     return (
-        f"shiftleft({slot}, {PLACE_SHIFT}) | "
+        f"shiftleft({_slot_or_pin_sql(columns, slots, pins)}, {PLACE_SHIFT}) | "
         f"shiftrightunsigned({_hash_sql(columns)}, {64 - PLACE_SHIFT}) AS {PLACE}"
     )
+
+
+def _slot_or_pin_sql(columns: Sequence[str], slots: int, pins: Sequence[Pin]) -> str:
+    slot = slot_sql(columns, slots)
+    if not pins:
+        return slot
+    hash_sql, check_sql = pin_hashes(columns)
+    cases = " ".join(
+        f"WHEN {hash_sql} = {_bigint(pin.hash)} AND {check_sql} = {_bigint(pin.check)} "
+        f"THEN bigint({pin.slot})"
+        for pin in pins
+    )
+    return f"CASE {cases} ELSE {slot} END"
 
 
 def slot_of_place() -> str:
@@ -249,6 +253,12 @@ class Route:
             columns = [*map(F.expr, admitted), F.col("*"), F.expr(place)]
             self._placing = asked, ColumnList(frame.sparkSession, columns)
         return self._placing[1].select(frame)
+
+    def slots(self, frame: DataFrame, pins: Sequence[Pin]) -> DataFrame:
+        """The slots that rows will have, and nothing else of them."""
+        keyed = frame.select("*", *self._hidden) if self._hidden else frame
+        slot = _slot_or_pin_sql(self._columns, self._slots, pins)
+        return keyed.selectExpr(f"int({slot}) AS {SLOT}")
 
     def exchanged(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
         """One partition per channel, in no order and with no columns but the frame's own."""
