@@ -29,7 +29,7 @@ from braided.bench.session import TOTALS, Arena, InputFiles, Progress, Query, ar
 from braided.bench.totals import last_per_key, need_native, published, same_rows
 from braided.bench.waiting import ROW_S, NativeWaitingTotals, WaitingTotals, ZipfKeys
 
-__all__ = ["SkewCase", "SkewSize", "measure", "run"]
+__all__ = ["SkewCase", "SkewSize", "measure", "measure_flipped", "run"]
 
 CHANNELS = 16
 KEYS = 10_000
@@ -89,7 +89,8 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
             measure(place, case, _size(case, channels, quick), progress)
             for case in (_QUICK if quick else _FULL)
         ]
-        flipped = _flipped(place, channels, quick, progress)
+        size = FlipSize(8_000 if quick else 16_000, 4 if quick else 12, channels)
+        flipped = measure_flipped(place, size, progress)
     return {
         "channels": channels,
         "keys": KEYS,
@@ -101,12 +102,11 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _flipped(place: Arena, channels: int, quick: bool, progress: Progress) -> dict[str, Any]:
+def measure_flipped(place: Arena, size: FlipSize, progress: Progress) -> dict[str, Any]:
     """Hot sets that are flipped with every second batch, counted before they are routed or not."""
-    size = FlipSize(8_000 if quick else 16_000, 4 if quick else 12, channels)
 
     def start(rows: InputFiles, at: str, out: str, options: dict[str, Any]) -> Query:
-        return _braided(place, rows, at, out, channels, options)
+        return _braided(place, rows, at, out, size.channels, options)
 
     return measure_flips(place, size, start, _NAME, progress)
 

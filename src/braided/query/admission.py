@@ -95,7 +95,7 @@ class Admission:
         steps: StepTimes,
     ) -> dict[str, RoutingTable]:
         """The tables by the rows of the batch, where those are counted."""
-        if not self._spark_log.had_input(batch):
+        if not self._counting.is_due(batch) or not self._spark_log.had_input(batch):
             return taken
         if self._transition is not None and taken != before.tables:
             return taken  # what it needs is brought before it takes effect, and that is not urgent

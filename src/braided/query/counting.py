@@ -58,6 +58,14 @@ class Counting:
         """Whether it is known that no Python runs in a pass."""
         self._outlook = PassOutlook(False, "")
 
+    def is_due(self, batch: int) -> bool:
+        """Whether a batch should be counted if it takes anything in."""
+        outlook = self._outlook = self._same_batch.outlook(batch)
+        switched = self._same_batch.switched(batch, outlook)
+        if switched is not None:
+            self._control.note(switched)
+        return outlook.counts
+
     def tables(
         self,
         df: DataFrame,
@@ -68,20 +76,16 @@ class Counting:
         commanded: Collection[str],
         steps: StepTimes,
     ) -> dict[str, RoutingTable]:
-        """The tables of a batch that takes something in; those that were taken already, where they
-        are as good. A user's are.
+        """The tables of a batch by its rows; those that were taken already where they are as good,
+        as a user's are.
         """
-        outlook = self._outlook = self._same_batch.outlook(batch)
-        switched = self._same_batch.switched(batch, outlook)
-        if switched is not None:
-            self._control.note(switched)
         # A key that changes slots needs both of them on one channel, as its table has it.
         names = [
             name
             for name in self._nodes
             if name not in commanded and taken[name].pins == before.tables[name].pins
         ]
-        if not outlook.counts or not names:
+        if not names:
             return dict(taken)
         try:
             with steps.step("count"):
@@ -90,8 +94,9 @@ class Counting:
             if is_interrupt(error) or isinstance(error, failpoints.Crash):
                 raise
             self.let_go()
-            self._same_batch.refuse(f"it failed: {str(error).split(chr(10), 1)[0]}")
-            log.warning("rows are not counted before they are routed any more: %s", error)
+            words = str(error).split("\n", 1)[0]
+            self._same_batch.refuse(f"it failed: {words}")
+            log.warning("rows are not counted before they are routed any more: %s", words)
             return dict(taken)
 
     def let_go(self) -> None:
