@@ -1,12 +1,14 @@
 """Hot sets that are flipped with every second batch: a decision after a batch is late for half of
 them. Part of `braided bench skew`.
 
-Each half of the hot keys has its turn; what is hot has most of the rows, and by chance some
-channels have several of them. `same_batch_bound_ratio` is the busiest channel's busy time over the
-bound in the batches right after a flip (median), where rows are counted before they are routed;
-`late_bound_ratio` is the same without. `batches_until_balanced` is how many batches after a flip it
-takes until the busiest channel is within 1.15 times the bound (median over flips; 2 where it never
-is, because then the next flip comes).
+Every flip has a hot set of its own: if two took turns, a table would soon fit both. What is hot has
+most of the rows, and by chance some channels have several of these keys.
+
+The same rows run with rows counted before they are routed (`auto`) and without (`off`).
+`flipped_bound_ratio` is the busiest channel's busy time over the bound in the batches right after a
+flip, `next_bound_ratio` in those that follow (medians). `batches_until_balanced` is how many
+batches after a flip it takes until the busiest channel is within 1.15 times the bound (median over
+flips; 2 where it never is, because then the next flip comes).
 """
 
 from __future__ import annotations
@@ -95,12 +97,13 @@ def _until_balanced(ratios: Sequence[float]) -> int:
 def _fill(files: InputFiles, size: FlipSize) -> list[float]:
     """The input of all batches; the bound of each."""
     random = np.random.default_rng(23)
-    # Two for each channel: enough to be spread evenly, and too few to be so by chance.
-    sets = random.permutation(size.keys)[: 4 * size.channels].reshape(2, -1)
     bounds_s = []
     for number in range(size.warm + size.batches):
+        if number % _PERIOD == 0:
+            # Two for each channel: enough to be spread evenly, and too few to be so by chance.
+            hot_keys = random.choice(size.keys, 2 * size.channels, replace=False)
         rows = size.warm_rows if number < size.warm else size.rows
-        hot = random.choice(sets[number // _PERIOD % 2], int(rows * _HOT_SHARE))
+        hot = random.choice(hot_keys, int(rows * _HOT_SHARE))
         cold = random.integers(0, size.keys, rows - hot.size)
         drawn: KeyNumbers = random.permutation(np.concatenate([hot, cold]))
         files.add(drawn)

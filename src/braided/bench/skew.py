@@ -89,7 +89,7 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
             measure(place, case, _size(case, channels, quick), progress)
             for case in (_QUICK if quick else _FULL)
         ]
-        size = FlipSize(8_000 if quick else 16_000, 4 if quick else 12, channels)
+        size = FlipSize(8_000 if quick else 32_000, 4 if quick else 10, channels)
         flipped = measure_flipped(place, size, progress)
     return {
         "channels": channels,
