@@ -31,7 +31,7 @@ from braided.errors import OptionError
 from braided.spark.column_lists import ColumnList, NameList
 from braided.spark.jvm import int_array
 from braided.spark.sql_text import quoted
-from braided.tasks.columns import PLACE, PLACE_SHIFT, SLOT, hidden_key, order_columns
+from braided.tasks.columns import PLACE, PLACE_SHIFT, hidden_key, order_columns
 from braided.tasks.stage import StageInput
 
 __all__ = [
@@ -254,11 +254,11 @@ class Route:
             self._placing = asked, ColumnList(frame.sparkSession, columns)
         return self._placing[1].select(frame)
 
-    def slots(self, frame: DataFrame, pins: Sequence[Pin]) -> DataFrame:
-        """The slots that rows will have, and nothing else of them."""
+    def counted(self, frame: DataFrame, pins: Sequence[Pin]) -> DataFrame:
+        """The slots that rows will have, and how many rows each."""
         keyed = frame.select("*", *self._hidden) if self._hidden else frame
         slot = _slot_or_pin_sql(self._columns, self._slots, pins)
-        return keyed.selectExpr(f"int({slot}) AS {SLOT}")
+        return keyed.groupBy(F.expr(f"int({slot})")).count()
 
     def exchanged(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
         """One partition per channel, in no order and with no columns but the frame's own."""

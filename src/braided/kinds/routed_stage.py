@@ -44,8 +44,8 @@ class RoutedStage(KeyedStage):
     def rows_are_counted(self) -> bool:
         return True
 
-    def slots(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
-        return self._route.slots(frame, table.pins)
+    def counted(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
+        return self._route.counted(frame, table.pins)
 
     def _task(self, keep_order: bool) -> tuple[ChannelTask, list[str]]:
         setting = self.setting

@@ -155,22 +155,22 @@ class Counting:
             behind=late_watermarks(before),
         )
         frames = BatchFrames(self._plan, df, spec, taken, before.view.carry, None)
-        slots = {name: frames.slots(self._nodes[name]) for name in names}
+        counts = {name: frames.counted(self._nodes[name]) for name in names}
         if not self._unpythonic:
-            for name in [name for name, frame in slots.items() if runs_python(frame)]:
-                del slots[name], self._nodes[name]
+            for name in [name for name, frame in counts.items() if runs_python(frame)]:
+                del counts[name], self._nodes[name]
                 self._same_batch.leave_out(name)
             self._unpythonic = set(self._nodes) <= set(names)
-        return {name: self._counted(frame, len(taken[name].slots)) for name, frame in slots.items()}
+        return {name: self._read(frame, len(taken[name].slots)) for name, frame in counts.items()}
 
-    def _counted(self, frame: DataFrame, slots: int) -> Loads:
-        """How many of a frame's rows are in each slot."""
+    def _read(self, grouped: DataFrame, slots: int) -> Loads:
+        """How many rows there are in each slot."""
+        spark = grouped.sparkSession
         if self._catalyst is None:
-            self._catalyst = Catalyst(frame.sparkSession)
-        grouped = frame.groupBy(frame.columns[0]).count()
+            self._catalyst = Catalyst(spark)
         halves = self._catalyst.halves(grouped)
         if halves is not None:  # without an exchange, and the stage that would come after it
-            grouped = self._catalyst.planned(frame.sparkSession, halves[0])
+            grouped = self._catalyst.planned(spark, halves[0])
         counted = grouped.toArrow()
         rows = np.zeros(slots)
         np.add.at(rows, counted.column(0).to_numpy(), counted.column(1).to_numpy())

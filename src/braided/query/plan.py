@@ -156,11 +156,11 @@ class BatchFrames:
         whole = rows.df.repartition(1).sortWithinPartitions(*names)
         return whole.drop(*names)
 
-    def slots(self, node: Keyed) -> DataFrame:
-        """The slot of every row that is on its way to an operator, in one column."""
+    def counted(self, node: Keyed) -> DataFrame:
+        """The slots of an operator, and how many rows are on their way to each."""
         frame, _ = self._arriving(node)
         table = self._tables[self._plan.flow.step(node).name]
-        return self._plan.stages[node].slots(frame, table)
+        return self._plan.stages[node].counted(frame, table)
 
     def fed_back(self, attempt: str) -> list[CarryFile]:
         """Writes the rows that operators send back to be there in the next batch."""

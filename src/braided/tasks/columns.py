@@ -7,7 +7,6 @@ All are `bigint`, except for the grouping columns:
                             step that makes several rows of one
     __braided_place         slot and bits of the key's hash in one number, so that one comparison
                             sorts by both; several keys may share one
-    __braided_slot          the slot alone, where rows are counted and go no further
     __braided_k0, ...       grouping columns that are expressions
 """
 
@@ -16,7 +15,6 @@ from __future__ import annotations
 __all__ = [
     "PLACE",
     "PLACE_SHIFT",
-    "SLOT",
     "TIMER_SEQUENCE",
     "hidden_key",
     "is_place_of",
@@ -26,7 +24,6 @@ __all__ = [
 PLACE = "__braided_place"
 PLACE_SHIFT = 45
 """A place is slot * 2^45 plus 45 bits of the key's hash; 2^18 slots keep it positive."""
-SLOT = "__braided_slot"
 TIMER_SEQUENCE = 1 << 62
 """Rows that a timer gives out come after all rows of their batch."""
 

@@ -82,8 +82,8 @@ class KeyedStage:
         """
         return False
 
-    def slots(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
-        """The slots of rows, where they are counted."""
+    def counted(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
+        """Slots and how many of the rows each has, where that can be counted."""
         raise NotImplementedError
 
     def _task(self, keep_order: bool) -> tuple[_Task, list[str]]:
