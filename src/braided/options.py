@@ -64,6 +64,7 @@ class Options:
     cache_max_bytes: int | None = None
     scale: str | ScalePolicy | None = None
     balance: str | BalancePolicy = "elasticutor"
+    same_batch: str = "auto"
     latency_target_s: float | None = None
     channels_min: int | None = None
     channels_max: int | None = None
@@ -283,6 +284,7 @@ _SECONDS = _Kind(
 _COLUMN = _Kind("the name of a column", _parse_column)
 _ON_ERROR = _one_of("fail", "divert")
 _PLACEMENT = _one_of("on", "naive", "off")
+_SAME_BATCH = _one_of("auto", "on", "off")
 _SCALE = _Kind(
     f"{', '.join(policy_names()['scale'])}, a registered name, or an object with `scale`",
     _parse_scale,
@@ -410,6 +412,14 @@ _TABLE = (
         _BALANCE,
         "who decides which slots move between channels when some have more work than others; "
         "`static` moves none",
+    ),
+    _Option(
+        "balance.sameBatch",
+        "same_batch",
+        _SAME_BATCH,
+        "whether the rows of a batch are counted before they are routed, so that slots move in "
+        "this batch and not in the next: where that saves more time than it takes, in every "
+        "batch, or never",
     ),
     _Option(
         "windowBatches",

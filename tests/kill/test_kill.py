@@ -193,7 +193,7 @@ def test_every_fail_point_in_the_source_is_died_at() -> None:
     }
     # In the middle of a create: tests/store/test_local_store.py cuts the power there.
     in_store = ("create-written", "create-linked")
-    deaths = (*EVERY_STEP, *SEVERAL_SINKS, *SPLIT_KEYS, *in_store)
+    deaths = (*EVERY_STEP, *SEVERAL_SINKS, *SPLIT_KEYS, *COUNTED, *in_store)
     assert places == {point.partition(":")[0] for point in deaths}
 
 
@@ -246,6 +246,24 @@ def test_an_adversary_at_the_helm_loses_and_repeats_nothing(stage: Stage) -> Non
     print(f"\nadversary: {figures}, {sum(moves)} moves")
     assert figures["rebuilt"] == figures["cacheErrors"] == 0
     assert sum(map(bool, moves)) >= 3
+
+
+# Between the count of a batch's rows and their routing, by tables made for them.
+COUNTED = ["counted:1", "counted:3"]
+
+
+def test_slots_that_move_by_the_rows_of_their_own_batch_survive_deaths(stage: Stage) -> None:
+    batches = random_batches(14)
+    options = {**OFTEN, "braided.balance.sameBatch": "on"}
+    scene = stage.scene(batches, "totals", adversary=True, **options)
+    for point in COUNTED:
+        scene.dies_at(point)
+        committed = scene.committed_batch()
+        is_exact(scene, batches, committed, committed)
+    scene.finishes()
+    last = len(batches) - 1
+    is_exact(scene, batches, last, last)
+    assert scene.state(cached=True).records == scene.state().records
 
 
 def starts_of_keys(published: list[dict[str, Any]], rows: list[TotalsRow]) -> bool:

@@ -21,6 +21,7 @@ from braided.bench import (
     stateful,
     surge,
 )
+from braided.bench.flipped import FlipSize
 from braided.bench.processors import PROCESSORS
 from braided.bench.session import NATIVE, Arena, InputFiles, touched_keys
 from braided.bench.totals import last_per_key, same_rows
@@ -114,6 +115,14 @@ def test_skew_runs_all_sides_and_finds_their_output_identical(place: Arena) -> N
     assert result["bound_over_static"] > 0
     assert min(result[f"{side}_rows_per_s"] for side in ("native", "static", "braided")) > 0
     assert result["p99_ms"] > 0
+
+
+def test_flipped_hot_sets_have_the_same_output_counted_or_not(place: Arena) -> None:
+    size = FlipSize(60, batches=2, channels=2, warm=2, warm_rows=40, keys=20)
+    result = skew.measure_flipped(place, size, silent)
+    assert result["identical"] is True
+    assert result["off"]["counted"] == 0
+    assert min(result[mode]["flipped_bound_ratio"] for mode in ("auto", "off")) > 0
 
 
 def test_surge_loses_no_row_and_counts_what_was_held(place: Arena) -> None:

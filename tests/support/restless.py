@@ -53,6 +53,7 @@ class RestlessBalance:
 
     seed: int
     weighed = False
+    by_load = True  # and not by what it has seen: also a batch that was counted is dealt out anew
 
     def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
         chance = np.random.default_rng((self.seed, operator.table.epoch))

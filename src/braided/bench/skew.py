@@ -11,9 +11,10 @@ small, are not counted.
 
 `bound_ratio` is the median, from the second batch after each shuffle on, of the busiest channel's
 busy time over the bound; `wall_ratio` is the same for the whole batch, with all that it does
-besides.
+besides. `same_batch_bound_ratio` is that of batches whose hot set has just been flipped
+(`bench/flipped.py`).
 
-`split_ratio` is about one key with more than half of the rows (`split_keys.py`).
+`split_ratio` is about one key with more than half of the rows (`bench/split_keys.py`).
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from typing import Any
 import numpy as np
 
 import braided
+from braided.bench.flipped import FlipSize, measure_flips
 from braided.bench.session import TOTALS, Arena, InputFiles, Progress, Query, arena, median, run_all
 from braided.bench.split_keys import SplitSize, measure_split
 from braided.bench.totals import last_per_key, need_native, published, same_rows
 from braided.bench.waiting import ROW_S, NativeWaitingTotals, WaitingTotals, ZipfKeys
 
-__all__ = ["SkewCase", "SkewSize", "measure", "run"]
+__all__ = ["SkewCase", "SkewSize", "measure", "measure_flipped", "run"]
 
 CHANNELS = 16
 KEYS = 10_000
@@ -90,8 +92,10 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
             measure(place, case, _size(case, channels, quick), progress)
             for case in (_QUICK if quick else _FULL)
         ]
-        size = SplitSize(8_000, 1_600, batches=2) if quick else SplitSize(40_000, 4_000, batches=3)
-        split = measure_split(place, size, progress)
+        splits = SplitSize(8_000, 1_600, 2) if quick else SplitSize(40_000, 4_000, 3)
+        split = measure_split(place, splits, progress)
+        flips = FlipSize(8_000 if quick else 32_000, 4 if quick else 10, channels)
+        flipped = measure_flipped(place, flips, progress)
     return {
         "channels": channels,
         "keys": KEYS,
@@ -99,8 +103,19 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
         "cases": cases,
         "split": split,
         "split_ratio": split["split_ratio"],
+        "flipped": flipped,
+        "same_batch_bound_ratio": flipped["auto"]["flipped_bound_ratio"],
         "quick": quick,
     }
+
+
+def measure_flipped(place: Arena, size: FlipSize, progress: Progress) -> dict[str, Any]:
+    """Hot sets that are flipped with every second batch, counted before they are routed or not."""
+
+    def start(rows: InputFiles, at: str, out: str, options: dict[str, Any]) -> Query:
+        return _braided(place, rows, at, out, size.channels, options)
+
+    return measure_flips(place, size, start, _NAME, progress)
 
 
 def _size(case: SkewCase, channels: int, quick: bool) -> SkewSize:
@@ -121,13 +136,13 @@ def measure(place: Arena, case: SkewCase, size: SkewSize, progress: Progress) ->
             size.static,
             size.warm,
             lambda rows, at, out: _braided(
-                place, rows, at, out, size, {"braided.balance": "static"}
+                place, rows, at, out, size.channels, {"braided.balance": "static"}
             ),
         ),
         "braided": (
             size.braided,
             size.warm_braided,
-            lambda rows, at, out: _braided(place, rows, at, out, size, {}),
+            lambda rows, at, out: _braided(place, rows, at, out, size.channels, {}),
         ),
         # The last, so that the workers of the others are not taken for idle ones meanwhile.
         "native": (size.native, size.warm, lambda rows, at, out: _native(place, rows, at, out)),
@@ -241,13 +256,13 @@ def _braided(
     inputs: InputFiles,
     checkpoint: str,
     path: str,
-    size: SkewSize,
+    channels: int,
     options: dict[str, Any],
 ) -> Query:
     rows = braided.stream(inputs.stream(place.spark)).groupBy("k")
     totals = rows.apply(WaitingTotals, TOTALS).name(_NAME)
     writer = totals.writeStream.format("parquet").option("checkpointLocation", checkpoint)
-    query: Query = writer.option("braided.channels", size.channels).options(**options).start(path)
+    query: Query = writer.option("braided.channels", channels).options(**options).start(path)
     return query
 
 

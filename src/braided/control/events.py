@@ -17,6 +17,8 @@ import numpy as np
 from braided.control.routing.table import Loads
 
 __all__ = [
+    "Counted",
+    "CountingSwitched",
     "CutShort",
     "Decided",
     "Event",
@@ -143,7 +145,37 @@ class CutShort(msgspec.Struct, frozen=True, tag="cut"):
     rows_left: int
 
 
-Event = Measured | Decided | Planned | Judged | Failed | Migrated | CutShort
+class Counted(msgspec.Struct, frozen=True, tag="counted"):
+    """A batch whose rows were counted before they were routed: how long that took, and what its
+    table saves, in seconds of the busiest channel; 0 where the table stayed.
+    """
+
+    batch: int
+    rows: int
+    pass_s: float
+    saved_s: float
+    moved_slots: dict[str, int]
+
+
+class CountingSwitched(msgspec.Struct, frozen=True, tag="counting"):
+    """From this batch on rows are counted before they are routed, or no more, and why."""
+
+    batch: int
+    on: bool
+    why: str
+
+
+Event = (
+    Measured
+    | Decided
+    | Planned
+    | Judged
+    | Failed
+    | Migrated
+    | CutShort
+    | Counted
+    | CountingSwitched
+)
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

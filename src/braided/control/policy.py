@@ -124,6 +124,8 @@ class BalancePolicy(Protocol):
     - `weighed = False`: it has other reasons to move slots, and is followed without being weighed;
     - `keeps_ranges = True`: slots stay on the channels of their executor, as `operator.layout` has
       them; without it `braided.executors` above 1 is refused;
+    - `by_load = True`: it goes by `operator.load` and keeps nothing in mind; then it is also asked
+      right before a batch whose rows have been counted, and in another thread;
     - `synchronises = True`: its changes would stop everybody, which the simulator charges for.
     """
 

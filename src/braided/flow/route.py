@@ -100,19 +100,25 @@ def place_sql(
     """SQL for the place of a row's key; `sequence` are the columns by which rows of a split key are
     dealt out.
     """
-    slot = slot_sql(columns, slots)
-    if pins:
-        hash_sql, check_sql = pin_hashes(columns)
-        cases = " ".join(
-            f"WHEN {hash_sql} = {_bigint(pin.hash)} AND {check_sql} = {_bigint(pin.check)} "
-            f"THEN {_pinned_slot(pin, sequence)}"
-            for pin in pins
-        )
-        slot = f"CASE {cases} ELSE {slot} END"
     return (
-        f"shiftleft({slot}, {PLACE_SHIFT}) | "
+        f"shiftleft({_slot_or_pin_sql(columns, slots, pins, sequence)}, {PLACE_SHIFT}) | "
         f"shiftrightunsigned({_hash_sql(columns)}, {64 - PLACE_SHIFT}) AS {PLACE}"
     )
+
+
+def _slot_or_pin_sql(
+    columns: Sequence[str], slots: int, pins: Sequence[Pin], sequence: Sequence[str]
+) -> str:
+    slot = slot_sql(columns, slots)
+    if not pins:
+        return slot
+    hash_sql, check_sql = pin_hashes(columns)
+    cases = " ".join(
+        f"WHEN {hash_sql} = {_bigint(pin.hash)} AND {check_sql} = {_bigint(pin.check)} "
+        f"THEN {_pinned_slot(pin, sequence)}"
+        for pin in pins
+    )
+    return f"CASE {cases} ELSE {slot} END"
 
 
 def _pinned_slot(pin: Pin, sequence: Sequence[str]) -> str:
@@ -265,6 +271,14 @@ class Route:
             columns = [*map(F.expr, admitted), F.col("*"), F.expr(place)]
             self._placing = asked, ColumnList(frame.sparkSession, columns)
         return self._placing[1].select(frame)
+
+    def counted(self, frame: DataFrame, pins: Sequence[Pin]) -> DataFrame:
+        """The slots that rows will have, and how many rows each."""
+        keyed = frame.select("*", *self._hidden) if self._hidden else frame
+        # A split key has so many rows that each share has the same part of them.
+        anyhow = ["monotonically_increasing_id()"]
+        slot = _slot_or_pin_sql(self._columns, self._slots, pins, anyhow)
+        return keyed.groupBy(F.expr(f"int({slot})")).count()
 
     def exchanged(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
         """One partition per channel, in no order and with no columns but the frame's own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from braided.control.routing.table import RoutingTable
 from braided.flow.route import GroupingKeys, Route
 from braided.spark.sql_text import quoted
 from braided.tasks.columns import PLACE, order_columns
@@ -38,6 +39,13 @@ class RoutedStage(KeyedStage):
 
     def apply(self, rows: StageInput) -> DataFrame:
         return self._mapped(self._route.apply(rows), rows)
+
+    @property
+    def rows_are_counted(self) -> bool:
+        return True
+
+    def counted(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
+        return self._route.counted(frame, table.pins)
 
     def _task(self, keep_order: bool) -> tuple[ChannelTask, list[str]]:
         setting = self.setting

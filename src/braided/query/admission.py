@@ -11,6 +11,8 @@ from pyspark.sql import DataFrame
 from braided.control.measure.estimator import Estimator
 from braided.control.routing.table import RoutingTable
 from braided.hosts.transition import Transition
+from braided.query.counting import Counting
+from braided.query.progress import StepTimes
 from braided.query.version import Version
 from braided.spark.offset_log import BatchTimes, SparkLog
 from braided.spark.source_log import Entry, SourceLog
@@ -51,6 +53,7 @@ class Admission:
         commands: Commands,
         control: ControlThread,
         estimator: Estimator,
+        counting: Counting,
         transition: Transition | None = None,
     ) -> None:
         self._spark_log = spark_log
@@ -59,17 +62,22 @@ class Admission:
         self._commands = commands
         self._control = control
         self._estimator = estimator
+        self._counting = counting
         self._transition = transition
 
-    def admit(self, df: DataFrame, batch: int, before: Version) -> Admitted:
+    def admit(self, df: DataFrame, batch: int, before: Version, steps: StepTimes) -> Admitted:
         self._bell.answer(self._spark_log.tick(batch))
         cut = self._commands.cut()
         times = self._spark_log.times(batch)
         channels_least = self._foreseen(df, batch, times)
-        tables = self._commands.take(self._estimator.load, channels_least)
+        taken = self._commands.take(self._estimator.load, channels_least)
+        tables = self._counted(df, batch, times, before, taken, steps)
         if self._transition is not None:
             following = self._transition.admit(
-                before.tables, tables, before.view, urgent=bool(channels_least)
+                before.tables,
+                tables,
+                before.view,
+                urgent=bool(channels_least) or tables != taken,
             )
             tables = following.tables
             if following.held:
@@ -80,6 +88,27 @@ class Admission:
         kept = {(copy.source, copy.entry) for copy in before.view.sources}
         exposed = self._source_log.exposed(offsets, kept)
         return Admitted(batch, times, tables, cut, offsets, exposed)
+
+    def let_go(self) -> None:
+        """The batch has run, or failed."""
+        self._counting.let_go()
+
+    def _counted(
+        self,
+        df: DataFrame,
+        batch: int,
+        times: BatchTimes,
+        before: Version,
+        taken: dict[str, RoutingTable],
+        steps: StepTimes,
+    ) -> dict[str, RoutingTable]:
+        """The tables by the rows of the batch, where those are counted."""
+        if not self._counting.is_due(batch) or not self._spark_log.had_input(batch):
+            return taken
+        if self._transition is not None and taken != before.tables:
+            return taken  # what it needs is brought before it takes effect, and that is not urgent
+        commanded = self._commands.commanded()
+        return self._counting.tables(df, batch, times, before, taken, commanded, steps)
 
     def _foreseen(self, df: DataFrame, batch: int, times: BatchTimes) -> Mapping[str, int]:
         """Channels that a batch should have, by the size of its input; a batch does without an

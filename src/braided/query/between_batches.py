@@ -11,6 +11,7 @@ from braided.control.routing.balance import rebalance
 from braided.control.routing.table import RoutingTable, moves
 from braided.flow.graph import Flow
 from braided.hosts.transition import Transition
+from braided.query.counting import Counting
 from braided.query.cutting import Cutter
 from braided.query.due import next_alarm
 from braided.query.first_states import FirstStates
@@ -44,6 +45,7 @@ class BetweenBatches:
         empty_batches: bool,
         migrations: Migrations,
         cutter: Cutter,
+        counting: Counting,
         transition: Transition | None = None,
     ) -> None:
         self._flow = flow
@@ -57,6 +59,7 @@ class BetweenBatches:
         self._empty_batches = empty_batches
         self._migrations = migrations
         self._cutter = cutter
+        self._counting = counting
         self._transition = transition
 
     def settle(
@@ -93,6 +96,7 @@ class BetweenBatches:
             }
         if self._transition is not None:
             content["cluster"] = self._transition.show(outcome)
+        content["sameBatch"] = self._counting.show(outcome.batch)
         return {**content, "control": self._control.summary()}
 
     def _rebalanced(self, version: Version) -> dict[str, RoutingTable]:

@@ -139,11 +139,14 @@ class Engine:
             )
         steps, times = self._steps, StepTimes()
         self._migrations.wait_for_turn()
-        with times.step("admit"):
-            steps.committer.check_lease()
-            admitted = steps.admission.admit(df, batch, before)
-        self._migrations.began(admitted.tables)
-        outcome = steps.processing.process(df, admitted, before, times)
+        try:
+            with times.step("admit"):
+                steps.committer.check_lease()
+                admitted = steps.admission.admit(df, batch, before, times)
+            self._migrations.began(admitted.tables)
+            outcome = steps.processing.process(df, admitted, before, times)
+        finally:
+            steps.admission.let_go()
         with times.step("commit"):
             self.version = steps.committer.commit(
                 outcome, before, admitted.offsets, self._control.memory, admitted.exposed

@@ -22,6 +22,7 @@ from braided.query.admission import Admission
 from braided.query.between_batches import BetweenBatches
 from braided.query.checkpoint import fit, known_names, open_sources, open_view
 from braided.query.commit import CONTROL, Committer
+from braided.query.counting import Counting, countable
 from braided.query.cutting import Cutter, open_cutter
 from braided.query.engine import BatchSteps, Engine
 from braided.query.first_states import FirstStates
@@ -46,6 +47,7 @@ from braided.steering.dry_run import DryRuns
 from braided.steering.event_log import open_event_log
 from braided.steering.policy_settings import policies_of
 from braided.steering.reserve import TASK_MODULES, Reserve
+from braided.steering.same_batch import SameBatch
 from braided.steering.sampling import COLD_BATCHES, Sampler
 from braided.store.durable.lease import Lease, acquire_lease
 from braided.store.durable.store import Store
@@ -299,9 +301,25 @@ def _assemble(
     transition = open_transition(
         spark, placed, location, upstream_of(flow), options, TASK_MODULES, bell.ring
     )
-    control = _control_thread(
-        checkpoint, flow, options, spark, handle, interval_s, commands, reserve
+    context = spark.sparkContext
+    parallelism = context.defaultParallelism
+    host_cores = int(context.getConf().get("spark.executor.cores", None) or parallelism)
+    policies = policies_of(options, parallelism, host_cores, local_cores(spark))
+    same_batch = SameBatch(
+        options.same_batch, policies.settings.balance, frozenset(countable(plan))
     )
+    control = ControlThread(
+        policies,
+        checkpoint.control_memory,
+        Sampler(flow, interval_s),
+        open_event_log(checkpoint.files),
+        commands,
+        reserve,
+        KeyHashes(spark, flow.steps),
+        handle,
+        same_batch,
+    )
+    counting = Counting(plan, same_batch, control)
     migrations = Migrations(transition, cutter, bell.ring, control.note)
     slots = {name: meta.slots for name, meta in metas.items()}
     estimator = Estimator(options.window_batches, slots, COLD_BATCHES)
@@ -315,7 +333,16 @@ def _assemble(
     gate = Gate()
     first_states = FirstStates(flow.steps, metas, checkpoint.imported, checkpoint.files)
     steps = BatchSteps(
-        Admission(spark_log, checkpoint.source_log, bell, commands, control, estimator, transition),
+        Admission(
+            spark_log,
+            checkpoint.source_log,
+            bell,
+            commands,
+            control,
+            estimator,
+            counting,
+            transition,
+        ),
         Processing(flow, plan, metas, first_states, outputs, box, gate, cutter),
         Committer(
             checkpoint.manifests,
@@ -338,6 +365,7 @@ def _assemble(
             _runs_empty_batches(spark),
             migrations,
             cutter,
+            counting,
             transition,
         ),
     )
@@ -391,31 +419,6 @@ def _open_sinks(
         identity = f"{checkpoint.flow_id}/{each.name}"
         each.sink.open(SinkSetting(spark, checkpoint.files, batch, identity))
     return named
-
-
-def _control_thread(
-    checkpoint: OpenCheckpoint,
-    flow: Flow,
-    options: Options,
-    spark: SparkSession,
-    handle: QueryHandle,
-    interval_s: float,
-    commands: Commands,
-    reserve: Reserve,
-) -> ControlThread:
-    context = spark.sparkContext
-    parallelism = context.defaultParallelism
-    cores = context.getConf().get("spark.executor.cores", None)
-    return ControlThread(
-        policies_of(options, parallelism, int(cores or parallelism), local_cores(spark)),
-        checkpoint.control_memory,
-        Sampler(flow, interval_s),
-        open_event_log(checkpoint.files),
-        commands,
-        reserve,
-        KeyHashes(spark, flow.steps),
-        handle,
-    )
 
 
 def _section_before(

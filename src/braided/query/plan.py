@@ -96,6 +96,7 @@ class FlowPlan:
                 made = node.step if isinstance(node, Mapped | Input) else None
                 self.order[node] = before[0] if made is None else made.order(before[0])
         self.computed_once = _computed_once(flow)
+        self.first_operators = _first_operators(flow)
 
 
 def _computed_once(flow: Flow) -> frozenset[Node]:
@@ -107,9 +108,18 @@ def _computed_once(flow: Flow) -> frozenset[Node]:
     return frozenset(nodes)
 
 
+def _first_operators(flow: Flow) -> tuple[Keyed, ...]:
+    """Those that take in what sources give out, with stateless steps at most on the way."""
+
+    def is_behind_keyed(node: Node) -> bool:
+        return isinstance(node, Keyed) or any(map(is_behind_keyed, flow.parents(node)))
+
+    return tuple(node for node in flow.keyed if not any(map(is_behind_keyed, flow.parents(node))))
+
+
 class BatchFrames:
-    """The frames of one try of a batch; `run` computes one, where it must be now. `close` lets go
-    of what was kept for several readers.
+    """The frames of one try of a batch; `run` computes one, where it must be now, and without it
+    none is: several readers then compute what they share. `close` lets go of what was kept.
     """
 
     def __init__(
@@ -119,7 +129,7 @@ class BatchFrames:
         spec: BatchSpec,
         tables: Mapping[str, RoutingTable],
         carry: tuple[CarryFile, ...],
-        run: Callable[[DataFrame], None],
+        run: Callable[[DataFrame], None] | None,
     ) -> None:
         self._plan = plan
         self._spec = spec
@@ -145,6 +155,12 @@ class BatchFrames:
         names = order_columns(rows.order)
         whole = rows.df.repartition(1).sortWithinPartitions(*names)
         return whole.drop(*names)
+
+    def counted(self, node: Keyed) -> DataFrame:
+        """The slots of an operator, and how many rows are on their way to each."""
+        frame, _ = self._arriving(node)
+        table = self._tables[self._plan.flow.step(node).name]
+        return self._plan.stages[node].counted(frame, table)
 
     def fed_back(self, attempt: str) -> list[CarryFile]:
         """Writes the rows that operators send back to be there in the next batch."""
@@ -179,6 +195,9 @@ class BatchFrames:
         return self._frames[node]
 
     def _compute_once(self, df: DataFrame) -> DataFrame:
+        # What was counted before is kept already.
+        if self._run is None or df.is_cached:
+            return df
         self._kept.append(df.persist())
         self._run(df)
         return df
@@ -219,6 +238,17 @@ class BatchFrames:
 
     def _keyed(self, node: Keyed) -> _Rows:
         plan, step, stage = self._plan, self._plan.flow.step(node), self._plan.stages[node]
+        frame, admitted = self._arriving(node)
+        keep = plan.ordered or node in plan.flow.before_keyed
+        table = self._tables[step.name]
+        applied = stage.apply(StageInput(frame, table, admitted, bool(self._carry), keep))
+        return _Rows(applied, stage.order + 1 if keep else 0)
+
+    def _arriving(self, node: Keyed) -> tuple[DataFrame, list[str]]:
+        """What an operator takes in, carried rows included, and SQL for order columns that the rows
+        do not have yet.
+        """
+        plan, step = self._plan, self._plan.flow.step(node)
         rows = self._input(node)
         frame, admitted = rows.df, rows.admitted
         carried = [file for file in self._carry if file.operator == step.name]
@@ -231,10 +261,7 @@ class BatchFrames:
             rest = read_carry(frame.sparkSession, plan.location.store, carried, frame.schema)
             # In this order: a task of the operator before knows its channel by its partition.
             frame = frame.union(rest)
-        keep = plan.ordered or node in plan.flow.before_keyed
-        table = self._tables[step.name]
-        applied = stage.apply(StageInput(frame, table, admitted, bool(self._carry), keep))
-        return _Rows(applied, stage.order + 1 if keep else 0)
+        return frame, admitted
 
     def _input(self, node: Keyed) -> _Rows:
         if len(node.sides) == 1:

@@ -35,7 +35,7 @@ _DONE = (
     "cacheErrors",
 )
 """What an operator did in a batch, as against how it is."""
-_OF_BATCHES = ("cluster", "cut", "migration")
+_OF_BATCHES = ("cluster", "cut", "migration", "sameBatch")
 """Parts that only a batch has."""
 
 

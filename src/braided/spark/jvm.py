@@ -11,11 +11,11 @@ import numpy.typing as npt
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["RENAMED_LOGS", "Jvm", "int_array", "java_class"]
+__all__ = ["RENAMED_LOGS", "Jvm", "int_array", "java_class", "runs_python"]
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 RENAMED_LOGS = (
@@ -49,6 +49,16 @@ def int_array(context: SparkContext, values: npt.NDArray[np.int32]) -> Column:
     data = values.astype(">i4").tobytes()
     java_class(jvm, "java.nio.ByteBuffer").wrap(data).asIntBuffer().get(made)
     return ClassicColumn(java_class(jvm, "org.apache.spark.sql.functions").lit(made))
+
+
+def runs_python(df: DataFrame) -> bool:
+    """Whether Python functions are called to compute a frame. What is kept already is not looked
+    into.
+    """
+    context = df.sparkSession.sparkContext
+    patterns = java_class(context._jvm, "org.apache.spark.sql.catalyst.trees.TreePattern")
+    plan = df._jdf.queryExecution().optimizedPlan()
+    return bool(plan.containsPattern(patterns.PYTHON_UDF()))
 
 
 class Jvm:

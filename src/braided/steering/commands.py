@@ -149,6 +149,11 @@ class Commands:
             self._repinned.clear()
             return tables
 
+    def commanded(self) -> frozenset[str]:
+        """Operators that a user has asked a table for, and that does not hold yet."""
+        with self._lock:
+            return frozenset(self._commanded)
+
     def hold(self, tables: Mapping[str, RoutingTable]) -> None:
         """Tables that were taken and do not take effect yet: what they need is on its way. The
         next batch takes them again, with what is asked for meanwhile.

@@ -37,6 +37,7 @@ from braided.steering.event_log import EventLog
 from braided.steering.input_size import Amount
 from braided.steering.policy_settings import Policies
 from braided.steering.reserve import Reserve
+from braided.steering.same_batch import SameBatch
 from braided.steering.sampling import Sampler, waiting_rows
 from braided.store.history.manifest import View
 from braided.tasks.columns import PLACE_SHIFT, is_place_of
@@ -80,6 +81,7 @@ class ControlThread:
         reserve: Reserve,
         hashes: KeyHashes,
         query: QueryHandle,
+        same_batch: SameBatch,
     ) -> None:
         self._policies = policies
         self._sampler = sampler
@@ -88,6 +90,7 @@ class ControlThread:
         self._reserve = reserve
         self._hashes = hashes
         self._query = query
+        self._same_batch = same_batch
         self._controller = _controller(policies, memory)
         self._warned: set[str] = set()
         self._reserved = policies.scale == "off"
@@ -221,6 +224,8 @@ class ControlThread:
         if self._is_closed():
             return  # the log is somebody else's by now
         self._outlook = self._controller.outlook()
+        if self._outlook is not None:
+            self._same_batch.learn(sample, cycle.view, batch.slot_loads, prices)
         self._log((*cycle.events, *guard.take()))
         self._note(cycle, {event.decision for event in foreseen})
         self._say(batch.outcome.batch, {**self.summary(), "operators": _shown(cycle)})

@@ -75,6 +75,17 @@ class KeyedStage:
         """Rows in, output rows out."""
         raise NotImplementedError
 
+    @property
+    def rows_are_counted(self) -> bool:
+        """Whether the rows that its tasks get are those that arrive, so that who counts these by
+        slot knows what its channels will have to do.
+        """
+        return False
+
+    def counted(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
+        """Slots and how many of the rows each has, where that can be counted."""
+        raise NotImplementedError
+
     def _task(self, keep_order: bool) -> tuple[_Task, list[str]]:
         """What runs in every partition, and the columns that it reads."""
         raise NotImplementedError

@@ -85,16 +85,17 @@ def main(job: Job) -> None:
         sinks = [_sink(flow.writeStream, job)]
     writer = sinks[0].options(**job.options).trigger(availableNow=True)
     if job.adversary:
-        _hand_over_to_adversary(writer)
+        _hand_over_to_adversary(writer, job)
     writer.option("checkpointLocation", job.checkpoint).option("braided.cache.dir", job.cache)
     braided.start(*sinks).awaitTermination()
     spark.stop()
 
 
-def _hand_over_to_adversary(writer: StreamWriter) -> None:
+def _hand_over_to_adversary(writer: StreamWriter, job: Job) -> None:
     writer.option("braided.scale", RestlessScale(5)).option("braided.balance", RestlessBalance(5))
     writer.option("braided.channels.max", 4)
-    policies.HOT_KEYS = RESTLESS_KEYS
+    if "braided.balance.sameBatch" not in job.options:  # a key that moves has its batch to itself
+        policies.HOT_KEYS = RESTLESS_KEYS
     Limits.most = WITHOUT_CORES  # type: ignore[method-assign, assignment]
     # Every batch waits for what the controller makes of the one before, so that each is changed.
     take = Commands.take

@@ -31,6 +31,8 @@ class Elasticutor:
     theta: float = THETA
     keeps_ranges = True
     """Whether slots stay on the channels of their executor, as `operator.layout` has them."""
+    by_load = True
+    """Whether it goes by the loads that it is shown alone, also by those of a batch to come."""
 
     @property
     def goal(self) -> float:
@@ -59,6 +61,7 @@ class Rc:
 
     theta: float = THETA
     synchronises = True
+    by_load = True
 
     def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
         return _refine(operator, channels, self.theta, Elasticutor(self.theta).goal)
@@ -71,6 +74,7 @@ class Autoflow:
     """
 
     factor: float = 0.2
+    by_load = True
 
     def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
         before = operator.table

@@ -102,6 +102,10 @@ class GuardedBalance:
     def weighed(self) -> bool:
         return bool(getattr(self.policy, "weighed", True))
 
+    @property
+    def by_load(self) -> bool:
+        return bool(getattr(self.policy, "by_load", False))
+
     def balance(self, operator: OperatorView, channels: int) -> RoutingTable:
         def answer() -> RoutingTable:
             table = self.policy.balance(operator, channels)
