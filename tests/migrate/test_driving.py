@@ -6,6 +6,9 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from braided.errors import MigrationError
 from braided.migrate.steps import Strategy
 from braided.query.cutting import Cutter
 from braided.query.migrating import Migrations
@@ -20,6 +23,8 @@ class Cluster:
         self.confined_to: frozenset[str] | None = None
         self.is_migrating = False
         self.hosts = SimpleNamespace(host_of=lambda executor: f"host{executor}")
+
+    executors_most = 3
 
     def look(self) -> list[Any]:
         return [SimpleNamespace(id=id, host=f"host{id}", cores=1) for id in self.ids]
@@ -53,6 +58,8 @@ def test_a_batch_that_ran_before_the_newcomers_were_used_has_not_moved() -> None
     few, many = tables("1", "2"), tables("1", "2", "3")
     migrations.began(few)
     version: Any = SimpleNamespace(batch=1)
+    with pytest.raises(MigrationError, match="to 4 executors"):
+        migrations.migrate(Strategy.DSM, 4, 20.0, lambda: version)
     moving = threading.Thread(
         target=migrations.migrate, args=(Strategy.DSM, 3, 20.0, lambda: version)
     )
