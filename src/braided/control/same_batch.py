@@ -37,8 +37,11 @@ __all__ = [
 ]
 
 _LEAST_S = 0.02
-"""What the first pass of all has to promise, and a table to save: rows are counted and not timed,
-so this is little, but more than a new table costs the driver."""
+"""What a table has to save, and a pass: rows are counted and not timed, so this is little, but more
+than a new table costs the driver."""
+_ASSUMED_S = 0.1
+"""What a pass is taken to cost before that is known. The first ones cost more than that: who has
+less to gain is better off without having tried."""
 _LENGTH_BATCHES = 16.0
 """How many batches the expected saving looks back on: keys may change with every tenth."""
 _COSTS = 5
@@ -137,20 +140,20 @@ class PassLedger:
         return self.saved_s / self.batches if self.batches else 0.0
 
     @property
-    def cost_s(self) -> float | None:
-        """What a pass takes; None as long as that is not known."""
-        return median(self.costs_s) if self.costs_s else None
+    def cost_s(self) -> float:
+        """What a pass takes, as far as that is known."""
+        return median(self.costs_s) if self.passes >= _FIRST_PASSES else _ASSUMED_S
 
     def outlook(self, batch: int) -> PassOutlook:
         """Whether to count the rows of a batch."""
         expected_s, cost_s = self.expected_s, self.cost_s
         if expected_s < _LEAST_S:
             return PassOutlook(False, f"it would save {expected_s:.3f} s a batch")
-        if cost_s is None or self.passes < _FIRST_PASSES:
-            return PassOutlook(True, f"it may save {expected_s:.3f} s a batch")
         words = f"save {expected_s:.3f} s a batch and takes {cost_s:.3f} s"
         if expected_s >= (_GO_ON if self.counts else _START) * cost_s:
             return PassOutlook(True, f"it will {words}")
+        if self.passes < _FIRST_PASSES:
+            return PassOutlook(False, f"it would {words} as a rule")
         if batch >= self.try_at:
             return PassOutlook(True, f"it would {words}: one to see whether that still holds")
         return PassOutlook(False, f"it would {words}; tried again at batch {self.try_at}")
@@ -175,7 +178,7 @@ class PassLedger:
         is_trial = self.passes >= _FIRST_PASSES and not self.counts
         costs_s = (pass_s,) if is_trial else (*self.costs_s, pass_s)[-_COSTS:]
         after = replace(after, costs_s=costs_s)
-        if after.passes < _FIRST_PASSES or after.expected_s >= _GO_ON * median(costs_s):
+        if after.passes < _FIRST_PASSES or after.expected_s >= _GO_ON * after.cost_s:
             return replace(after, tries=0)
         wait = _TRY_AGAIN_BATCHES * 2 ** min(self.tries, _TRY_AGAIN_DOUBLINGS)
         return replace(after, try_at=batch + wait, tries=self.tries + 1)
