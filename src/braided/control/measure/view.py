@@ -71,6 +71,7 @@ class OperatorSample:
     pinned: frozenset[bytes] = frozenset()
     speeds: Loads | None = None  # of the hosts of channels, the fastest being 1; None: all are
     residence: Residence | None = None  # of slots, after the batch; None: where channels should run
+    cpu_s: float | None = None  # of all channels together; None where nobody measured it
 
 
 @dataclass(frozen=True, eq=False)
