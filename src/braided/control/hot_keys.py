@@ -67,7 +67,10 @@ def pin_change(
     for key in sorted(operator.pinned):
         load = heavy.get(key)
         is_cool = load is None or load.load_max < rule.unpin_share * fair
-        cooling[key] = cold.get(key, 0) + 1 if is_cool else 0
+        if operator.rows == 0:  # nothing is said of anybody
+            cooling[key] = cold.get(key, 0)
+        else:
+            cooling[key] = cold.get(key, 0) + 1 if is_cool else 0
     unpin = tuple(key for key, batches in cooling.items() if batches >= rule.cool_batches)
     room = rule.pins_max - len(operator.pinned) + len(unpin)
     hot = sorted(

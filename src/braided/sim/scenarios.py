@@ -76,7 +76,7 @@ def _region(
 def _cluster(flow: SimFlow, limits: Limits) -> _Runner:
     def run(scale: ScalePolicy | None, balance: BalancePolicy | None, seed: int) -> Result:
         settings = Settings(
-            scale=scale or Ds2(), balance=balance or Elasticutor(theta=1.05), limits=limits
+            scale=scale or Ds2(), balance=balance or Elasticutor(), limits=limits
         )
         return cluster_result(simulate(_seeded(flow, seed), settings))
 
