@@ -38,7 +38,7 @@ TABLE = RoutingTable.initial(8, 2)
         ({}, "off", (1, 4)),
         ({"channels": 9}, "off", (1, 9)),
         ({"channels.max": 8}, "ds2", (1, 8)),
-        ({"channels.min": 2}, "ds2", (2, 4)),
+        ({"channels.min": 2}, "off", (2, 4)),
         ({"channels.max": 8, "scale": "off"}, "off", (1, 8)),
         ({"scale": "saso"}, "saso", (1, 4)),
         ({"latencyTarget": "500ms", "channels.max": 8}, "model", (1, 8)),

@@ -309,8 +309,9 @@ class OperatorLoop:
         bounds = [
             of_key(operator, self._hottest, self.settings.key_names),
             of_cores(operator, limits.cpus),
-            self._remote and self._remote.useful(is_over=not self._is_remote(batch, operator)),
         ]
+        if self._remote is not None:
+            bounds.append(self._remote.useful(is_over=not self._is_remote(batch, operator)))
         known = [bound for bound in bounds if bound is not None]
         return min(known, key=lambda bound: bound.channels, default=None)
 

@@ -69,10 +69,12 @@ def weigh(
     speeds_after = operator.speeds_of(after.channels)
     peak_before = float(channel_times(before, operator.load, operator.speeds).max())
     peak_after = float(channel_times(after, operator.load, speeds_after).max())
+    scales = after.channels != before.channels
+    if scales:  # what a balance policy makes of the channels is another question
+        peak_after = min(peak_after, operator.total_load / after.channels)
     gain = max(0.0, peak_before - peak_after)
     if after.channels < before.channels:
         gain = max(gain, 1 - after.channels / before.channels)
-    scales = after.channels != before.channels
     gain_s = gain * (prices.horizon_s + (wanted_s if scales else 0.0))
     cost_s = moved_bytes / prices.bytes_per_s + moved.size * prices.slot_s
     return Worth(

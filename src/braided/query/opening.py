@@ -13,7 +13,7 @@ from braided.control.measure.estimator import Estimator
 from braided.control.routing.table import RoutingTable
 from braided.flow.graph import Flow
 from braided.flow.inputs import Inputs
-from braided.flow.key_hashes import KeyHashes
+from braided.flow.key_hashes import KeyHashes, KeyNaming
 from braided.flow.upstream import upstream_of
 from braided.hosts.opening import open_transition, place_frames
 from braided.options import Options
@@ -34,7 +34,7 @@ from braided.query.stored_tables import StoredHistory, table_of
 from braided.query.version import Version
 from braided.sinks.base import Sink, SinkSetting
 from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
-from braided.spark.executors import local_cores
+from braided.spark.executors import local_cores, local_cpus
 from braided.spark.offset_log import SparkLog
 from braided.spark.query_handle import BatchCall, QueryHandle
 from braided.spark.tick import Bell
@@ -397,7 +397,15 @@ def _control_thread(
     parallelism = context.defaultParallelism
     cores = context.getConf().get("spark.executor.cores", None)
     return ControlThread(
-        policies_of(options, parallelism, int(cores or parallelism), local_cores(spark)),
+        policies_of(
+            options,
+            parallelism,
+            int(cores or parallelism),
+            local_cores(spark),
+            cpus=local_cpus(spark),
+            operators=[step.name for step in flow.steps],
+            key_names=KeyNaming(flow.steps),
+        ),
         checkpoint.control_memory,
         Sampler(flow, interval_s),
         open_event_log(checkpoint.files),

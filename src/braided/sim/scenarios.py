@@ -75,9 +75,7 @@ def _region(
 
 def _cluster(flow: SimFlow, limits: Limits) -> _Runner:
     def run(scale: ScalePolicy | None, balance: BalancePolicy | None, seed: int) -> Result:
-        settings = Settings(
-            scale=scale or Ds2(), balance=balance or Elasticutor(), limits=limits
-        )
+        settings = Settings(scale=scale or Ds2(), balance=balance or Elasticutor(), limits=limits)
         return cluster_result(simulate(_seeded(flow, seed), settings))
 
     return run

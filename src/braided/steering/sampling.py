@@ -153,7 +153,13 @@ def _operator(
         backlog_rows=backlog,
         heavy=tuple(_heavy(each) for report in reports for each in report.heavy),
         pinned=frozenset(pin.key for pin in table.pins),
+        cpu_s=_cpu_s(reports),
     )
+
+
+def _cpu_s(reports: Sequence[ChannelReport]) -> float | None:
+    measured = [report.cpu_ns for report in reports if report.cpu_ns is not None]
+    return sum(measured) / 1e9 if len(measured) == len(reports) else None
 
 
 def _heavy(seen: KeyRows) -> HeavyKey:

@@ -96,11 +96,12 @@ class GroupSource:
         pieces = Pieces(channel.name, grain)
         self._cut = Cut(chunks, channel.batch.cut, channel.line, pieces)
         for chunk in channel.chunks_with_rows(self._cut.through()):
-            grouped = group_chunk(chunk, self._codec, self._key_positions)
-            rows_by_slot = _rows_by_slot(grouped)
-            channel.state.open_slots({slot for slot, _ in rows_by_slot})
-            channel.meter.count(rows_by_slot)
-            self._heavy.add(grouped.keys, grouped.places, grouped.starts, chunk.num_rows)
+            with channel.meter.sharing():
+                grouped = group_chunk(chunk, self._codec, self._key_positions)
+                rows_by_slot = _rows_by_slot(grouped)
+                channel.state.open_slots({slot for slot, _ in rows_by_slot})
+                channel.meter.count(rows_by_slot)
+                self._heavy.add(grouped.keys, grouped.places, grouped.starts, chunk.num_rows)
             yield grouped
 
     def heaviest(self) -> tuple[KeyRows, ...]:

@@ -78,6 +78,8 @@ class ChannelReport(msgspec.Struct, frozen=True):
     """The id of Spark's executor that ran it, where channels have hosts."""
     holds_watermark: bool = False
     """Whether the watermark stayed, for it, where it was in the batch before."""
+    cpu_ns: int | None = None
+    """The time in which the task needed a core."""
 
     def result(self) -> tuple[str, ...]:
         """Equal for two attempts that did the same."""

@@ -58,8 +58,8 @@ class _OperatorWindow:
         seen = np.where(operator.rows > 0, 0.0, operator.busy_s) / collected_s
         if operator.speeds is not None:
             seen *= operator.speeds[operator.table.slots]
-        self.timers = seen if self.timers is None else self.timers + (seen - self.timers) * (
-            1 - self._keep
+        self.timers = (
+            seen if self.timers is None else self.timers + (seen - self.timers) * (1 - self._keep)
         )
         return self.timers
 

@@ -98,8 +98,9 @@ def saso_step(
     """One adaptation period: the state with the level to go to, and which principle spoke.
 
     `fits_below` is False where it is known without going there that the level below is too small,
-    and `fits_at` is the lowest level of which that is not known. Without `may_climb`, congestion has
-    not lasted long enough to be followed. `enough` is the level that the throughput of now needs.
+    and `fits_at` is the lowest level of which that is not known. Without `may_climb`, congestion
+    has not lasted long enough to be followed. `enough` is the level that the throughput of now
+    needs.
     """
     seen = _Period(state, steps, throughput, congested, 0.1 + 0.9 * (1.0 - sensitivity))
     if seen.is_remote():
