@@ -507,7 +507,7 @@ _TABLE = (
         "latency_target_s",
         _TARGET,
         "the time from arrival to output that 95 of 100 rows are to have at most; "
-        "`braided.scale=model` keeps to it with few channels, and holds it against what is measured",
+        "`braided.scale=model` keeps to it with few channels, held against what is measured",
         default="1s for `model`",
     ),
     _Option(

@@ -54,7 +54,7 @@ class OperatorLoop:
         self._expectation: Expectation | None = None
         self._scaled_at: int | None = memory.get("scaled_at")
         self._scaled_at_s: float | None = memory.get("scaled_at_s")
-        self._lower: list[int] = []  # the last wishes, if all were for fewer channels
+        self._lower: list[tuple[float, int]] = []  # the last wishes, if all were for fewer channels
         self._wanted_since: tuple[str, float] = ("", 0.0)  # more or fewer, and since when
         self._hottest: HottestKey | None = None
         remote = memory.get("remote")
@@ -123,8 +123,10 @@ class OperatorLoop:
                 kind = expectation.kind
                 hold = extend_hold(self._holds.get(kind), operator, batch, kind)
                 self._holds[kind], held_until = hold, hold.until
-                if kind == "scale-up" and expectation.metric == "throughput":
-                    channels = expectation.table.channels
+                channels = expectation.table.channels
+                # One key that holds up all others holds them up whatever comes after them.
+                is_key = self._hottest is not None and self._hottest.share * channels > 1
+                if kind == "scale-up" and expectation.metric == "throughput" and not is_key:
                     self._remote = remote_bound(operator, channels, expectation.before)
             elif word == "effective":
                 self._holds.pop(expectation.kind, None)
@@ -251,7 +253,12 @@ class OperatorLoop:
         if useful is not None and wished > max(useful.channels, limits.channels_min):
             wished, self.bound = max(useful.channels, limits.channels_min), useful.why
         fewer = wished < now and wished <= now * (1 - limits.hysteresis)
-        self._lower = [*self._lower, wished] if fewer else []
+        calm_from = len(self._lower) + 1 - limits.calm_batches
+        self._lower = [
+            each
+            for n, each in enumerate([*self._lower, (now_s, wished)])
+            if fewer and (n >= calm_from or each[0] >= now_s - limits.calm_s)
+        ]
         if wish is None or wished == now:
             self._wanted_since = ("", now_s)
             if not self.bound:
@@ -269,7 +276,7 @@ class OperatorLoop:
             self._lower = []
         else:
             held = self._why_held(batch, operator, wished, limits, now_s)
-        channels = max(self._lower) if self._lower else wished
+        channels = max((each for _, each in self._lower), default=wished)
         if not held and self.settings.scale_dry_run:
             held = f"a dry run: {channels} channels would be taken"
         if held:

@@ -120,10 +120,12 @@ class Remote(msgspec.Struct, frozen=True):
 
 def remote_bound(operator: OperatorView, channels_before: int, before: float) -> Remote:
     """After a step up that did not help: the channels that what is taken in needs, by the time
-    that its rows take, and no fewer than there were.
+    that its rows take. Where it helped a little, these are more than there were; else they are not.
     """
-    enough = channels_before
-    if operator.throughput > before * (1 + _NO_GAIN) and operator.true_rate > 0:
+    needed = channels_before
+    if operator.true_rate > 0:
         needed = math.ceil(operator.throughput / operator.true_rate / _UTILISATION - 1e-9)
-        enough = min(operator.channels, max(channels_before, needed))
-    return Remote(enough, operator.channels, operator.throughput)
+    most = operator.channels
+    if operator.throughput <= before * (1 + _NO_GAIN):
+        most = channels_before
+    return Remote(max(1, min(most, needed)), operator.channels, operator.throughput)

@@ -28,6 +28,8 @@ _FEWER = 4
 _SURPRISE_ONE = 3.5
 _SURPRISE = 4.0
 """How far off they have to be, in standard deviations: one batch, and several that agree."""
+_AGREE = 0.75
+"""The part of them that has to be off in the same way."""
 _NOISE_LEAST = 0.015
 _NOISE_ASSUMED = 0.15
 """Until there are batches to tell: it counts as much as `_ASSUMED` of them."""
@@ -117,6 +119,7 @@ def _begin(batches: tuple[tuple[float, float], ...], noise: float) -> int:
         limit = _SURPRISE_ONE if k == 1 else _SURPRISE
         chance = max(before, 1e-9) * noise * math.sqrt(1 / k + 1 / (count - k))
         surprise = abs(off) / chance / limit
-        if surprise > most:
+        # One of them that is far off is not several that agree.
+        if surprise > most and sum((r - before) * off > 0 for r in rates[-k:]) > _AGREE * k:
             begin, most = count - k, surprise
     return begin

@@ -32,7 +32,7 @@ __all__ = ["Measurer"]
 
 _SHORT_BATCHES = 3
 """For what a change of load must show in at once: the rates of an operator."""
-_DRAINS = 0.9
+_DRAINS = 0.95
 """A batch that takes less than this of the time in which it was collected works off a delay."""
 _FULL_CORES = 0.85
 """The part of all cores above which channels wait for them."""
@@ -90,6 +90,7 @@ class Measurer:
         self._windows: dict[str, _OperatorWindow] = {}
         self._latency = Recent(_SHORT_BATCHES)
         self._latencies = Latency()
+        self._latencies_in_time = Latency()
         self._was_late = False
         self._overhead = Overhead(length_batches)
 
@@ -111,6 +112,7 @@ class Measurer:
         is_late = sample.duration_s > sample.interval_s
         if self._was_late and not is_late:
             self._latency = Recent(_SHORT_BATCHES)  # how late others were says nothing any more
+            self._latencies_in_time = Latency()
         self._was_late = is_late
         if sample.latency_s is not None:
             self._latency.add(sample.latency_s)
@@ -119,8 +121,9 @@ class Measurer:
             o.name in self._windows and self._windows[o.name].channels != o.table.channels
             for o in sample.operators
         ):
-            self._latencies = Latency()
+            self._latencies_in_time = Latency()
         self._latencies.add(rows, sample.duration_s, sample.collected_s)
+        self._latencies_in_time.add(rows, sample.duration_s, sample.collected_s)
         longest = max(worst.values(), default=0.0)
         views = {}
         for operator in sample.operators:
@@ -139,6 +142,7 @@ class Measurer:
             channel_s_known=self._overhead.is_known,
             collected_s=sample.collected_s,
             latency_p95_s=self._latencies.p95_s(),
+            latency_p95_in_time_s=self._latencies_in_time.p95_s(),
             is_late=is_late,
             drains=is_late and sample.duration_s < _DRAINS * sample.collected_s,
         )

@@ -154,7 +154,8 @@ class FlowView:
     channel_s: float = 0.0  # what one more channel, of any operator, adds to the overhead
     channel_s_known: bool = True  # or assumed, as long as there was one number of channels only
     collected_s: float = 0.0  # how long the input of the last batch was collected
-    latency_p95_s: float | None = None  # that 95 of 100 rows of the last batches had at most
+    latency_p95_s: float | None = None  # that 95 of 100 rows of the last minute had at most
+    latency_p95_in_time_s: float | None = None  # the same since channels changed or one was late
     is_late: bool = False  # whether the last batch took longer than its interval
     drains: bool = False  # whether it was late because of those before, and less late than they
 

@@ -42,6 +42,8 @@ __all__ = ["CATCH_UP_S", "UTILISATION", "Ds2", "Off", "demands", "settle"]
 
 CATCH_UP_S = 10.0
 UTILISATION = 0.8
+_SURE = 0.08
+"""How well the rate has to be known before a few channels are given up."""
 _LATE_MOST = 0.2
 """Of the rate: what late input adds to the demand at most."""
 _FULL = 0.95
@@ -67,13 +69,16 @@ def demands(flow: FlowView, catch_up_s: float = CATCH_UP_S) -> dict[str, float]:
     return rates
 
 
-def settle(now: int, fewest: int, wanted: int, most: int) -> int:
+def settle(now: int, fewest: int, wanted: int, most: int, error: float) -> int:
     """The channels to have, where the rate is known so well: those that are wanted by it, by the
-    least that it may be, and by the most.
+    least that it may be, and by the most. Some are given up once, when it is known well, and not
+    one after the other while it is found out.
     """
     if fewest > now:
         return wanted
-    return most if most < now else now
+    if most < now and (error <= _SURE or 2 * most <= now):
+        return most
+    return now
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,9 @@ class Ds2:
         wishes = {}
         for name in work:
             operator = flow.operators[name]
-            channels = settle(operator.channels, fewest[name], wanted[name], most[name])
+            channels = settle(
+                operator.channels, fewest[name], wanted[name], most[name], operator.rate_error
+            )
             wishes[name] = Wish(channels, _reason(operator, demand[name]))
         return wishes, memory
 

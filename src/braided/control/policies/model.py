@@ -32,8 +32,9 @@ __all__ = ["Model"]
 
 _FIT_MIN, _FIT_MAX = 0.25, 4.0
 _FIT_STEP = 0.15
-_LEAST_ERROR = 0.08
+_LEAST_ERROR = 0.1
 """What is less than this beside a rate makes no difference."""
+_BEHIND_STEP = 0.05
 _BEHIND_MOST = 0.5
 """Of the target: what the measured latency takes off it at most."""
 _FULL = 0.9
@@ -75,8 +76,9 @@ class Model:
         expected_s = self._fixed_s(flow) + behind_s + fit * allocation.time_s
         wishes = {}
         for number, (name, station) in enumerate(stations.items()):
-            now = flow.operators[name].channels
-            channels = settle(now, *(each.channels[number] for each in allocations))
+            operator = flow.operators[name]
+            few, wanted, many = (each.channels[number] for each in allocations)
+            channels = settle(operator.channels, few, wanted, many, operator.rate_error)
             reason = _reason(allocation.feasible, expected_s, self.target_s, station)
             if flow.latency_p95_s is not None and self.percentile == PERCENTILE:
                 reason += f"; 95 of 100 rows had {flow.latency_p95_s:.3g} s or less"
@@ -111,15 +113,16 @@ class Model:
         """By how much the measured latency is above what is expected at the present channels,
         followed slowly.
         """
-        if self.percentile != PERCENTILE or flow.latency_p95_s is None or flow.is_late:
+        measured_s = flow.latency_p95_in_time_s
+        if self.percentile != PERCENTILE or measured_s is None or flow.is_late:
             return before_s
         predicted_s = self._fixed_s(flow) + fit * sum(
             station.time_s(flow.operators[name].channels) for name, station in stations.items()
         )
         if not math.isfinite(predicted_s):
             return before_s
-        seen_s = min(max(0.0, flow.latency_p95_s - predicted_s), _BEHIND_MOST * self.target_s)
-        return before_s + _FIT_STEP * (seen_s - before_s)
+        seen_s = min(max(0.0, measured_s - predicted_s), _BEHIND_MOST * self.target_s)
+        return before_s + _BEHIND_STEP * (seen_s - before_s)
 
     def _stations(
         self, flow: FlowView, limits: Limits, demand: Mapping[str, float]

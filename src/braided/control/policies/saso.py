@@ -55,7 +55,7 @@ CONGESTED = 0.2
 SENSITIVITY = 0.5
 _FORGET_PERIODS = 120
 """How long it counts that the level above was no better."""
-_LASTING_PERIODS = 3
+_LASTING_PERIODS = 4
 """How long congestion lasts that busy time does not explain, before it is followed."""
 _FULL = 0.8
 _UNEVEN = 1.1
@@ -251,16 +251,16 @@ class Saso:
             steps = limits.of(name, operator.channels).levels(operator.table.slots.size)
             state = _where(memory.get(name), operator.channels, steps)
             congested = bool(operator.congestion > self.threshold)
-            fits_at = next(
-                (n for n, count in enumerate(steps) if _fits(flow, operator, count)),
-                len(steps) - 1,
-            )
+            # By the least and by the most that the rate may be, as far as it is known.
+            error = operator.rate_error
+            fits_at = _fits_at(flow, operator, steps, 1.0)
+            fits_surely_at = _fits_at(flow, operator, steps, 1 + 2 * error)
+            too_few = _fits_at(flow, operator, steps, 1 - error) > state.level
             # What is late for other reasons is followed when it lasts, counted on each level anew.
+            congested = congested or (too_few and flow.is_late)
             lasted = _lasted(memory.get(name), operator.channels)
             lasted = lasted + (not flow.drains) if congested else 0
-            may_climb = (
-                operator.total_load <= 0 or fits_at > state.level or lasted >= _LASTING_PERIODS
-            )
+            may_climb = operator.total_load <= 0 or too_few or lasted >= _LASTING_PERIODS
             enough = 0
             if operator.true_rate > 0:
                 needed = math.ceil(operator.throughput / operator.true_rate / _FULL)
@@ -271,7 +271,7 @@ class Saso:
                 operator.throughput,
                 congested,
                 self.sensitivity,
-                fits_at < state.level,
+                fits_surely_at < state.level,
                 fits_at,
                 may_climb,
                 enough,
@@ -295,9 +295,18 @@ def _lasted(remembered: object, channels: int) -> int:
     return int(periods) if on == channels else 0
 
 
-def _fits(flow: FlowView, operator: OperatorView, channels: int) -> bool:
+def _fits_at(flow: FlowView, operator: OperatorView, steps: Sequence[int], factor: float) -> int:
+    """The lowest level that does the work, if it is so many times what it seems."""
+    return next(
+        (n for n, count in enumerate(steps) if _fits(flow, operator, count, factor)),
+        len(steps) - 1,
+    )
+
+
+def _fits(flow: FlowView, operator: OperatorView, channels: int, factor: float = 1.0) -> bool:
     """Whether a batch's work would be done in its interval on so many channels."""
-    busiest = max(_UNEVEN * operator.total_load / channels, float(operator.load.max()))
+    load = factor * operator.total_load
+    busiest = max(_UNEVEN * load / channels, factor * float(operator.load.max()))
     others = sum(
         float(other.channel_load.max())
         for name, other in flow.operators.items()
