@@ -19,6 +19,7 @@ from braided.control.measure.slot_loads import SlotLoads
 from braided.control.measure.view import FlowSample, FlowView, KeyLoad, OperatorSample
 from braided.control.policies.balancers import Elasticutor, Rc
 from braided.control.policies.ds2 import Off, settle
+from braided.control.policies.saso import Saso
 from braided.control.policy import Bounds, Limits, Memory, Wish
 from braided.control.routing.balance import imbalance
 from braided.control.routing.executors import Layout
@@ -342,3 +343,14 @@ def test_another_number_of_channels_pays_when_it_has_been_wanted_for_long() -> N
     assert weigh(seen, after, dear, wanted_s=200.0).pays
     assert not weigh(seen, table.next(np.roll(table.slots, 1)), dear, wanted_s=1e6).pays
     assert flow(seen).operators["o"] is seen
+
+
+def test_a_step_up_that_saso_takes_back_is_taken_back_at_once() -> None:
+    memory: Memory = {}
+    for channels in (2, 2, 2, 2, 3):
+        table = RoutingTable.initial(SLOTS, channels)
+        seen = view(table, np.full(SLOTS, 0.01), throughput=1500.0, congestion=0.6)
+        wishes, memory = Saso().scale(flow(seen, interval_s=1.0), Limits(channels_max=16), memory)
+    wish = wishes["o"]
+    assert (wish.channels, wish.at_once) == (2, True)
+    assert "remote (P5)" in wish.reason
