@@ -283,6 +283,9 @@ def test_a_key_bounds_the_channels_by_its_share_of_the_work() -> None:
     assert HottestKey.seen(hottest, replace(seen, rows=0.0)) is hottest
     assert HottestKey.seen(hottest, seen) is None
     assert of_key(seen, None, lambda name, key: "") is None
+    # All of a trickle is no bound to the flood that may follow.
+    trickle = replace(seen, load=np.full(SLOTS, 0.1 / SLOTS))
+    assert of_key(trickle, HottestKey(b"k", 1.0), lambda name, key: "") is None
 
 
 def test_cores_bound_channels_that_compute_and_not_those_that_wait() -> None:

@@ -22,6 +22,8 @@ KeyNames = Callable[[str, bytes], str]
 
 _FOLLOW = 0.3
 """How fast the share of the hottest key is followed."""
+_KEY_LEAST = 0.5
+"""Of a channel: a key that takes less is in nobody's way, whatever its share of a trickle."""
 _UTILISATION = 0.8
 _OTHER = 0.25
 _NO_GAIN = 0.1
@@ -68,10 +70,10 @@ def _now(operator: OperatorView) -> float:
 
 def of_key(operator: OperatorView, hottest: HottestKey | None, name: KeyNames) -> Useful | None:
     """More channels than make the others as long as the hottest key's make nobody faster."""
-    if hottest is None or hottest.share <= 0:
+    takes = 0.0 if hottest is None else hottest.share * operator.total_load
+    if hottest is None or takes < _KEY_LEAST:
         return None
     channels = max(1, math.ceil(1 / hottest.share - 0.05))
-    takes = hottest.share * operator.total_load
     return Useful(
         channels,
         f"key {name(operator.name, hottest.key)} alone takes {takes:.1f} channels; more than "
