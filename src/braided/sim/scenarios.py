@@ -243,7 +243,7 @@ _RUNNERS: dict[str, _Runner] = {
     "sink-32": _hard(Constant(40_000.0), channels=20, sink_rows_per_s=15_000.0, rows_max=30_000.0),
     "key-32": _hard(Constant(20_000.0), 60, channels=12, keys=Dominant(share=0.04)),
     "timers-32": _hard(Constant(5_000.0), 60, channels=28, timer_s=12.0, timer_slots=128),
-    "sine-32": _hard(Sine(30_000.0, 15_000.0, 200.0), 400, channels=42),
+    "sine-32": _hard(Sine(30_000.0, 15_000.0, 150.0), 225, channels=42),
     "steps-32": _hard(
         Steps(((100.0, 20_000.0), (60.0, 40_000.0), (80.0, 8_000.0))), 240, channels=28
     ),
