@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from braided.control.measure.window import LENGTH_BATCHES
+from braided.control.policies.balancers import TOLERATED
+from braided.control.policies.ds2 import CATCH_UP_S, UTILISATION
 from braided.control.policy import BalancePolicy, ScalePolicy
 from braided.control.registry import balance_policy, policy_names, scale_policy
 from braided.errors import OptionError
@@ -63,11 +65,22 @@ class Options:
     cache_dir: str | None = None
     cache_max_bytes: int | None = None
     scale: str | ScalePolicy | None = None
+    scale_utilisation: float = UTILISATION
+    scale_up_delay_s: float = 0.0
+    scale_down_delay_s: float = 3.0
+    scale_cooldown_s: float = 0.0
+    scale_catch_up_s: float = CATCH_UP_S
+    scale_exclude: tuple[str, ...] = ()
+    scale_dry_run: bool = False
     balance: str | BalancePolicy = "elasticutor"
     same_batch: str = "auto"
     latency_target_s: float | None = None
     channels_min: int | None = None
     channels_max: int | None = None
+    operators_min: Mapping[str, int] = field(default_factory=dict)
+    operators_max: Mapping[str, int] = field(default_factory=dict)
+    """Of single operators, by their names in lower case."""
+    balance_threshold: float = TOLERATED
     window_batches: int = LENGTH_BATCHES
     executors: int = 1
     executors_review_batches: int = 600
@@ -98,6 +111,7 @@ class Options:
         """
         found: dict[str, tuple[str, Any]] = {}  # field: (the name as written, the value)
         store: dict[str, str] = {}
+        of_operators: dict[tuple[str, str], tuple[str, str]] = {}  # (bound, operator): the same
         problems = []
         for mapping, prefix in ((session or {}, _SESSION_PREFIX), (writer, _WRITER_PREFIX)):
             for written, value in mapping.items():
@@ -105,6 +119,10 @@ class Options:
                     continue
                 if written.lower().startswith(prefix + _STORE):
                     store[written[len(prefix + _STORE) :].lower()] = _text(value)
+                    continue
+                own = _OF_OPERATOR.fullmatch(written[len(prefix) :].lower())
+                if own is not None:
+                    of_operators[own[2], own[1]] = (written, _text(value))
                     continue
                 option = _BY_NAME.get(written[len(prefix) :].lower())
                 if option is None:
@@ -120,6 +138,11 @@ class Options:
                 values[option.field] = option.kind.parse(text)
             except ValueError:
                 problems.append(f"{written} is {text!r}; it takes {option.kind.takes}.")
+        for (bound, operator), (written, text) in of_operators.items():
+            try:
+                values.setdefault(f"operators_{bound}", {})[operator] = _CHANNELS.parse(text)
+            except ValueError:
+                problems.append(f"{written} is {text!r}; it takes {_CHANNELS.takes}.")
         names = {field: written for field, (written, _) in found.items()}
         problems += _contradictions(values, names)
         if problems:
@@ -258,6 +281,27 @@ def _parse_positive_seconds(text: str) -> float:
     return seconds
 
 
+def _parse_share(text: str) -> float:
+    number = _parse_factor(text)
+    if number > 1:
+        raise ValueError
+    return number
+
+
+def _parse_threshold(text: str) -> float:
+    number = _parse_factor(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _parse_names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError
+    return names
+
+
 def _parse_directory(text: str) -> str:
     path = text.removeprefix("file://") if text.startswith("file:///") else text
     if not path or "://" in path:
@@ -296,6 +340,9 @@ _BALANCE = _Kind(
     objects=True,
 )
 _TARGET = _Kind("a time above 0: seconds, or a number with ms, s, m or h", _parse_positive_seconds)
+_SHARE = _Kind("a number above 0 and up to 1", _parse_share)
+_THRESHOLD = _Kind("a number of at least 1", _parse_threshold)
+_NAMES = _Kind("names with commas between them", _parse_names)
 _DIRECTORY = _Kind("the path of a directory on a local disk", _parse_directory)
 
 _TABLE = (
@@ -383,7 +430,51 @@ _TABLE = (
         "scale",
         _SCALE,
         "who decides how many channels operators have; with `off`, only `rescale` does",
-        default="`off`; `model` with a latencyTarget, else `ds2` with channels.min or channels.max",
+        default="`off`; `model` with a latencyTarget, else `ds2` with a channels.max",
+    ),
+    _Option(
+        "scale.utilisation",
+        "scale_utilisation",
+        _SHARE,
+        "how busy `ds2` wants channels to be; the rest is for chance and skew",
+    ),
+    _Option(
+        "scale.upDelay",
+        "scale_up_delay_s",
+        _SECONDS,
+        "how long more channels must have been asked for before they are taken",
+    ),
+    _Option(
+        "scale.downDelay",
+        "scale_down_delay_s",
+        _SECONDS,
+        "how long fewer channels must have been enough before any are given up, three batches at "
+        "least",
+    ),
+    _Option(
+        "scale.coolDown",
+        "scale_cooldown_s",
+        _SECONDS,
+        "how long after a change of its channels an operator keeps them",
+    ),
+    _Option(
+        "scale.catchUp",
+        "scale_catch_up_s",
+        _TARGET,
+        "the time in which `ds2` and `model` want a backlog to be gone",
+    ),
+    _Option(
+        "scale.exclude",
+        "scale_exclude",
+        _NAMES,
+        "operators whose channels stay as they are, or as `rescale` makes them",
+        default="none",
+    ),
+    _Option(
+        "scale.dryRun",
+        "scale_dry_run",
+        _FLAG,
+        "whether `braided.scale` only says in the event log what it would do",
     ),
     _Option(
         "channels.min",
@@ -400,10 +491,25 @@ _TABLE = (
         default="Spark's default parallelism, or `braided.channels` if that is more",
     ),
     _Option(
+        "operator.<name>.channels.min",
+        "operators_min",
+        _whole(1, MAX_CHANNELS),
+        "the fewest channels of the operator of that name",
+        default="`braided.channels.min`",
+    ),
+    _Option(
+        "operator.<name>.channels.max",
+        "operators_max",
+        _whole(1, MAX_CHANNELS),
+        "the most channels of the operator of that name",
+        default="`braided.channels.max`",
+    ),
+    _Option(
         "latencyTarget",
         "latency_target_s",
         _TARGET,
-        "the time from arrival to output that `braided.scale=model` keeps to, with few channels",
+        "the time from arrival to output that 95 of 100 rows are to have at most; "
+        "`braided.scale=model` keeps to it with few channels, held against what is measured",
         default="1s for `model`",
     ),
     _Option(
@@ -420,6 +526,13 @@ _TABLE = (
         "whether the rows of a batch are counted before they are routed, so that slots move in "
         "this batch and not in the next: where that saves more time than it takes, in every "
         "batch, or never",
+    ),
+    _Option(
+        "balance.threshold",
+        "balance_threshold",
+        _THRESHOLD,
+        "how much more than the average a channel may have to do before `elasticutor` and `rc` "
+        "move slots",
     ),
     _Option(
         "windowBatches",
@@ -491,6 +604,8 @@ _TABLE = (
         "how long `stop()` waits for the running batch before it interrupts it",
     ),
 )
+_OF_OPERATOR = re.compile(r"operator\.(.+)\.channels\.(min|max)")
+_CHANNELS = _whole(1, MAX_CHANNELS)
 _BY_NAME = {option.name.lower(): option for option in _TABLE}
 _DEFAULTS = {each.name: each.default for each in fields(Options)}
 
@@ -504,6 +619,13 @@ def _contradictions(values: Mapping[str, Any], names: Mapping[str, str]) -> list
             f"{names['channels_min']} is {least} and {names['channels_max']} is {most}: "
             "the least is not above the most."
         )
+    for operator, fewest_of in values.get("operators_min", {}).items():
+        most_of = values.get("operators_max", {}).get(operator, most)
+        if fewest_of > most_of:
+            found.append(
+                f"braided.operator.{operator}.channels.min is {fewest_of}, and it may have "
+                f"{most_of} at most: the least is not above the most."
+            )
     start = values.get("channels", least)
     bounds = [n for n in ("channels_min", "channels_max") if n in values]
     if not least <= start <= most and least <= most:

@@ -110,10 +110,28 @@ def test_the_ring_is_the_same_in_every_process() -> None:
     assert ring(12, 3).tolist() == [1, 1, 1, 1, 1, 1, 1, 0, 0, 2, 1, 0]
 
 
-def test_the_policy_consistent_follows_the_ring() -> None:
-    table = RoutingTable.initial(100, 4)
+def test_the_policy_consistent_stays_on_the_ring() -> None:
+    table = RoutingTable(0, 4, ring(100, 4))
     after = Consistent().balance(view(table, np.ones(100)), 5)
     assert after.slots.tolist() == ring(100, 5).tolist()
+    assert (
+        Consistent().balance(view(after, np.ones(100)), 4).slots.tolist() == ring(100, 4).tolist()
+    )
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_a_table_that_never_was_on_the_ring_does_not_go_there_first(
+    before: int, after: int
+) -> None:
+    # As a query begins: slots modulo channels.
+    table = RoutingTable.initial(256, before)
+    changed = Consistent().balance(view(table, np.ones(256)), after)
+    moved = moves(table, changed)
+    if after > before:
+        assert (changed.slots[moved] >= before).all()
+        assert moved.size <= 1.6 * 256 * (after - before) / after
+    else:
+        assert moved.size == np.count_nonzero(table.slots >= after)
 
 
 def test_autoflow_moves_slots_worth_half_the_gap_the_largest_that_fit_first() -> None:

@@ -110,7 +110,9 @@ class Channel:
 def _without_times(report: ChannelReport) -> ChannelReport:
     slots = tuple(msgspec.structs.replace(slot, busy_ns=0) for slot in report.slots)
     log = report.log and msgspec.structs.replace(report.log, name="")
-    return msgspec.structs.replace(report, attempt="", busy_ns=0, waited_ns=0, slots=slots, log=log)
+    return msgspec.structs.replace(
+        report, attempt="", busy_ns=0, waited_ns=0, cpu_ns=None, slots=slots, log=log
+    )
 
 
 def _chunks(rows: list[tuple[int, str, int]], size: int) -> list[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from braided.control.events import Failed, read
 from braided.control.policies.ds2 import Ds2, Off
 from braided.control.routing.table import Pin, RoutingTable
+from braided.errors import OptionError
 from braided.options import Options
 from braided.spark.offset_log import SparkLog
 from braided.spark.tick import Bell
@@ -24,7 +25,9 @@ from braided.steering.input_size import known_bytes
 from braided.steering.policy_settings import policies_of
 from braided.steering.sampling import waiting_rows
 from braided.store.durable.local_store import LocalStore
+from braided.tasks import slot_meter
 from braided.tasks.heavy_keys import HeavyKeys
+from braided.tasks.slot_meter import SlotMeter
 
 TABLE = RoutingTable.initial(8, 2)
 
@@ -38,7 +41,7 @@ TABLE = RoutingTable.initial(8, 2)
         ({}, "off", (1, 4)),
         ({"channels": 9}, "off", (1, 9)),
         ({"channels.max": 8}, "ds2", (1, 8)),
-        ({"channels.min": 2}, "ds2", (2, 4)),
+        ({"channels.min": 2}, "off", (2, 4)),
         ({"channels.max": 8, "scale": "off"}, "off", (1, 8)),
         ({"scale": "saso"}, "saso", (1, 4)),
         ({"latencyTarget": "500ms", "channels.max": 8}, "model", (1, 8)),
@@ -249,3 +252,89 @@ def test_offsets_that_count_rows_tell_the_size_of_a_batch(tmp_path: Path) -> Non
     assert log.rows(0) is None
     assert log.rows(1) == 4 + 1 + 3
     assert log.rows(2) is None
+
+
+# -- what options say of scaling --------------------------------------------------------------
+
+
+def settings_of(cores: int | None = None, **options: Any) -> Any:
+    given = {f"braided.{name.replace('_', '.')}": value for name, value in options.items()}
+    names = ["Parse", "match"]
+    return policies_of(Options.parse(given, channels=4), 4, 4, cores, operators=names).settings
+
+
+def test_what_scaling_goes_by_comes_from_options() -> None:
+    settings = settings_of(
+        channels_max=16,
+        scale_utilisation=0.6,
+        scale_catchUp="30s",
+        scale_upDelay="2s",
+        scale_downDelay="1m",
+        scale_coolDown="500ms",
+        scale_exclude="MATCH",
+        operator_parse_channels_max=3,
+        balance="rc",
+        balance_threshold=1.3,
+        scale_dryRun=True,
+    )
+    assert settings.scale.policy == Ds2(utilisation=0.6, catch_up_s=30.0)
+    limits = settings.limits
+    assert (limits.up_delay_s, limits.calm_s, limits.cooldown_s) == (2.0, 60.0, 0.5)
+    assert limits.excluded == {"match"}
+    assert limits.of("Parse", 2).channels_max == 3
+    assert settings.balance.policy.theta == 1.3
+    assert settings.scale_dry_run
+    plain = settings_of(channels_max=16)
+    assert plain.balance.policy.theta == settings_of(balance="rc").balance.policy.theta == 1.05
+    # A bound of one operator is a bound.
+    assert isinstance(settings_of(operator_match_channels_max=2).scale.policy, Ds2)
+    assert isinstance(settings_of(operator_match_channels_min=2).scale.policy, Off)
+
+
+def test_operators_that_are_not_there_are_refused() -> None:
+    for options in ({"scale_exclude": "parse, macth"}, {"operator_macth_channels_max": 3}):
+        with pytest.raises(OptionError, match="there is no macth, but Parse, match"):
+            settings_of(**options)
+    with pytest.raises(OptionError, match="takes a whole number"):
+        settings_of(operator_match_channels_max="many")
+    with pytest.raises(OptionError, match="the least is not above the most"):
+        settings_of(operator_match_channels_min=9, channels_max=8)
+
+
+def test_a_bound_above_the_task_slots_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "braided"):
+        settings_of(cores=8, channels_max=8)
+        settings_of(cores=2, channels_max=8, scale="off")
+        assert not caplog.records
+        settings_of(cores=2, channels_max=8)
+    assert "up to 8 channels are allowed, but Spark runs 2 tasks at a time" in caplog.text
+
+
+# -- all work counts once ----------------------------------------------------------------------
+
+
+def test_what_is_done_for_a_chunk_counts_for_its_slots_and_not_for_the_one_that_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_ns = [0]
+    monkeypatch.setattr(slot_meter, "perf_counter_ns", lambda: now_ns[0])
+    meter = SlotMeter()
+
+    def work(spent_ns: int) -> None:
+        now_ns[0] += spent_ns
+
+    work(5)  # before the first slot: nobody's
+    meter.enter(1)
+    work(10)
+    with meter.sharing():
+        work(300)
+        meter.count([(2, 30), (3, 10)])
+        meter.waited_ns += 100  # of these
+        work(200)
+    work(7)  # it is still in the slot that it was in
+    meter.leave()
+    assert meter.busy_ns == {1: 17, 2: 300, 3: 100}
+    # Where no slot has rows, because timers fired say, each has as much.
+    meter.charge([(7, 0), (8, 0)], 100)
+    assert meter.busy_ns[7] == meter.busy_ns[8] == 50
+    assert meter.cpu_ns() >= 0

@@ -119,7 +119,7 @@ class _Cluster:
         self.controller = Controller(
             Settings(
                 scale=Model(target_s=0.3),
-                balance=Elasticutor(),
+                balance=Elasticutor(theta=1.2),
                 limits=Limits(channels_max=total, total_max=total),
                 executors=case.executors,
                 host_channels=case.cores,

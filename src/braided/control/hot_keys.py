@@ -107,7 +107,10 @@ def pin_change(
         load = heavy.get(key)
         share = rule.whole_share if key in are_split else rule.unpin_share
         is_cool = load is None or load.load_max < share * fair
-        cooling[key] = cold.get(key, 0) + 1 if is_cool else 0
+        if operator.rows == 0:  # nothing is said of anybody
+            cooling[key] = cold.get(key, 0)
+        else:
+            cooling[key] = cold.get(key, 0) + 1 if is_cool else 0
     cooled = [key for key, batches in cooling.items() if batches >= rule.cool_batches]
     unpin = tuple(key for key in cooled if key not in are_split)
     whole = tuple(key for key in sorted(are_split) if key in cooled or not operator.can_split)

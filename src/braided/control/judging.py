@@ -33,7 +33,9 @@ _OTHER_LOAD = 0.2
 _CHANCE = 3.0
 """Standard deviations of a channel's rows that a promise must be worth to be judged."""
 _WAITS = 0.2
-_HOLD_BATCHES = 10
+_HOLD_BATCHES = {"scale-up": 60}
+_HOLD_BATCHES_ELSE = 10
+"""How long a kind of decision waits at first: who takes channels in vain pays for it twice."""
 _HOLD_DOUBLINGS = 4
 
 
@@ -112,13 +114,15 @@ def judge(expectation: Expectation, operator: OperatorView) -> Verdict:
     if is_good:
         return Verdict("effective", observed)
     is_other = _is_other_load(expectation.arrival_rate, operator)
+    if expectation.metric == "throughput" and operator.backlog_rows > operator.late_rows:
+        is_other = False  # as long as input waits in the source, there is as much as there was
     return Verdict("overtaken" if is_other else "ineffective", observed)
 
 
-def extend_hold(before: Hold | None, operator: OperatorView, batch: int) -> Hold:
+def extend_hold(before: Hold | None, operator: OperatorView, batch: int, kind: str) -> Hold:
     """How long a kind of decision waits after it did not work, once more."""
     times = before.times + 1 if before is not None else 1
-    wait = _HOLD_BATCHES * 2 ** min(times - 1, _HOLD_DOUBLINGS)
+    wait = _HOLD_BATCHES.get(kind, _HOLD_BATCHES_ELSE) * 2 ** min(times - 1, _HOLD_DOUBLINGS)
     return Hold(batch + wait, times, operator.arrival_rate)
 
 

@@ -54,7 +54,8 @@ class Controller:
         memory = memory or {}
         self.settings = settings or Settings()
         self._estimator = Estimator(self.settings.window_batches)
-        self._measurer = Measurer(self.settings.window_batches)
+        self._measurer = Measurer(self.settings.window_batches, self.settings.limits.cpus)
+        self._now_s = float(memory.get("now_s", 0.0))
         self._limits = self.settings.limits
         self._policy: Memory = dict(memory.get("policy", {}))
         self._decisions = int(memory.get("decisions", 0))
@@ -82,13 +83,25 @@ class Controller:
         if cores is not None:
             self._limits = replace(self._limits, cores=cores)
         view = self.measure(sample, slot_loads)
+        self._now_s += sample.collected_s
         events = [*self._summaries(sample, view), *self.judge(view)]
         self._batches_with_rows += any(operator.rows.any() for operator in sample.operators)
         if self._batches_with_rows <= self.settings.settle_batches:
             return Cycle(view, {}, {}, {}, tuple(events))
         cycle = self.decide(view, prices)
+        useful = {
+            name: self._operators[name].useful(
+                view.batch, operator, self._limits.of(name, operator.channels)
+            )
+            for name, operator in view.operators.items()
+        }
         self._outlook = Outlook(
-            view, sample.collected_s, self.settings.scale, self._limits, self._policy
+            view,
+            sample.collected_s,
+            self.settings.scale,
+            self._limits,
+            self._policy,
+            {name: bound.channels for name, bound in useful.items() if bound is not None},
         )
         return replace(cycle, events=(*events, *cycle.events))
 
@@ -139,6 +152,7 @@ class Controller:
                 wishes.get(name),
                 self._limits,
                 prices or self.settings.prices,
+                self._now_s,
             )
             events += planned
             events += repinned
@@ -170,6 +184,10 @@ class Controller:
             channels_after=wish.channels,
         )
 
+    def bound(self, operator: str) -> str:
+        """Why more channels would not help an operator whose policy asks for more."""
+        return self._operators[operator].bound
+
     def layout(self, operator: str) -> Layout | None:
         """An operator's executors, as of the last decision; None where there is only one."""
         return self._operators[operator].layout
@@ -179,6 +197,7 @@ class Controller:
         return {
             "policy": self._policy,
             "decisions": self._decisions,
+            "now_s": self._now_s,
             "operators": {name: loop.memory() for name, loop in self._operators.items()},
         }
 
@@ -187,6 +206,7 @@ class Controller:
             return {}
         limits = self._limits
         wishes, self._policy = self.settings.scale.scale(view, limits, self._policy)
+        wishes = {name: wish for name, wish in wishes.items() if name not in limits.excluded}
         if limits.total_max is None:
             return wishes
         # Who gets fewer channels gets them later: until then they are not free for others.

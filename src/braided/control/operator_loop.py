@@ -27,6 +27,7 @@ from braided.control.routing.balance import imbalance
 from braided.control.routing.executors import Layout, divide_channels, reshape, resize
 from braided.control.routing.table import RoutingTable
 from braided.control.settings import Settings
+from braided.control.useful import HottestKey, Remote, Useful, of_cores, of_key, remote_bound
 from braided.control.worth import Prices, weigh
 
 __all__ = ["OperatorLoop"]
@@ -52,7 +53,14 @@ class OperatorLoop:
         self._requested: RoutingTable | None = None
         self._expectation: Expectation | None = None
         self._scaled_at: int | None = memory.get("scaled_at")
-        self._lower: list[int] = []  # the last wishes, if all were for fewer channels
+        self._scaled_at_s: float | None = memory.get("scaled_at_s")
+        self._lower: list[tuple[float, int]] = []  # the last wishes, if all were for fewer channels
+        self._wanted_since: tuple[str, float] = ("", 0.0)  # more or fewer, and since when
+        self._hottest: HottestKey | None = None
+        remote = memory.get("remote")
+        self._remote = None if remote is None else msgspec.convert(remote, Remote)
+        self.bound = ""
+        """Why more channels than there are would not help, if the policy asks for more."""
         self._holds = msgspec.convert(memory.get("held", {}), dict[str, Hold])
         self._cold: Mapping[bytes, int] = {}
         self._dropped_at: int | None = None  # when a plan that did not pay was last spoken of
@@ -69,6 +77,8 @@ class OperatorLoop:
         layout = self.layout
         return {
             "scaled_at": self._scaled_at,
+            "scaled_at_s": self._scaled_at_s,
+            "remote": msgspec.to_builtins(self._remote),
             "held": msgspec.to_builtins(self._holds),
             "executors": self.settings.executors,
             "made_for": self._executors_possible,
@@ -110,10 +120,18 @@ class OperatorLoop:
             verdict = judge(expectation, operator)
             word, observed = verdict.word, verdict.observed
             if word == "ineffective":
-                hold = extend_hold(self._holds.get(expectation.kind), operator, batch)
-                self._holds[expectation.kind], held_until = hold, hold.until
+                kind = expectation.kind
+                hold = extend_hold(self._holds.get(kind), operator, batch, kind)
+                self._holds[kind], held_until = hold, hold.until
+                channels = expectation.table.channels
+                # One key that holds up all others holds them up whatever comes after them.
+                is_key = self._hottest is not None and self._hottest.share * channels > 1
+                if kind == "scale-up" and expectation.metric == "throughput" and not is_key:
+                    self._remote = remote_bound(operator, channels, expectation.before)
             elif word == "effective":
                 self._holds.pop(expectation.kind, None)
+                if expectation.kind == "scale-up":
+                    self._remote = None
         return [
             Judged(
                 batch=batch,
@@ -136,23 +154,28 @@ class OperatorLoop:
         wish: Wish | None,
         limits: Limits,
         prices: Prices,
+        now_s: float = 0.0,
     ) -> tuple[RoutingTable | None, Sequence[Event]]:
-        """The table to ask for, if any, and the decisions that led to it."""
-        channels, decisions = self._grant(batch, operator, wish, limits)
+        """The table to ask for, if any, and the decisions that led to it; `now_s` is the time as
+        far as batches tell it.
+        """
+        limits = limits.of(operator.name, operator.channels)
+        self._hottest = HottestKey.seen(self._hottest, operator)
+        channels, decisions = self._grant(batch, operator, wish, limits, now_s)
         table, layout, reshapes = self._assign(batch, operator, channels)
         decisions += reshapes
         scales = channels != operator.channels
         if table is operator.table:
             self.layout = layout
             return None, decisions
-        # A wish for channels has been weighed by its policy, executors that were split or merged
-        # need their own slots, and slots that others put on another executor's channels come
-        # back. All other moves have to pay, also those of channels from one executor to another.
+        # Executors that were split or merged need their own slots, slots that others put on
+        # another executor's channels come back, and limits are limits. All else has to pay: other
+        # channels, slots that move, and channels that go from one executor to another.
         is_required = (
-            scales
+            (scales and self._must_scale(batch, operator, wish, limits))
             or bool(reshapes)
             or not getattr(self.settings.balance, "weighed", True)
-            or not _is_within(operator.layout, operator.table)
+            or (not scales and not _is_within(operator.layout, operator.table))
         )
         layout_as_is = layout if _is_within(layout, operator.table) else operator.layout
         if scales:
@@ -174,7 +197,7 @@ class OperatorLoop:
                 before=expectation.before,
                 expected=expectation.expected,
             )
-        worth = weigh(operator, table, prices, period_s)
+        worth = weigh(operator, table, prices, period_s, now_s - self._wanted_since[1])
         dropped = not is_required and not worth.pays
         planned = Planned(
             batch=batch,
@@ -195,7 +218,9 @@ class OperatorLoop:
             return None, [*decisions, planned] if is_new else []
         self._requested, self._expectation, self.layout = table, expectation, layout
         self._dropped_at = None
-        self._scaled_at = batch if scales else self._scaled_at
+        if scales:
+            self._scaled_at, self._scaled_at_s = batch, now_s
+            self._lower, self._wanted_since = [], ("", now_s)
         return table, [*decisions, planned]
 
     def pins(self, batch: int, operator: OperatorView) -> tuple[PinChange, list[Event]]:
@@ -228,34 +253,103 @@ class OperatorLoop:
     # -- how many channels -----------------------------------------------------------------
 
     def _grant(
-        self, batch: int, operator: OperatorView, wish: Wish | None, limits: Limits
+        self, batch: int, operator: OperatorView, wish: Wish | None, limits: Limits, now_s: float
     ) -> tuple[int, list[Decided]]:
         """How many channels the operator gets, and the decision if it was asked for others."""
         now = operator.channels
         wished = now if wish is None else limits.clamp(wish.channels, operator.table.slots.size)
+        useful = self.useful(batch, operator, limits)
+        self.bound = ""
+        if useful is not None and wished > max(useful.channels, limits.channels_min):
+            wished, self.bound = max(useful.channels, limits.channels_min), useful.why
         fewer = wished < now and wished <= now * (1 - limits.hysteresis)
-        self._lower = [*self._lower, wished][-limits.calm_batches :] if fewer else []
+        calm_from = len(self._lower) + 1 - limits.calm_batches
+        self._lower = [
+            each
+            for n, each in enumerate([*self._lower, (now_s, wished)])
+            if fewer and (n >= calm_from or each[0] >= now_s - limits.calm_s)
+        ]
         if wish is None or wished == now:
-            return now, []
+            self._wanted_since = ("", now_s)
+            if not self.bound:
+                return now, []
+            decision = self._decide(batch, operator, "scale-up", _reason(wish), held=self.bound)
+            return now, self._say_once([decision], self.bound)
         kind = "scale-up" if wished > now else "scale-down"
-        reason = wish.reason + limits.bound(wished, operator.table.slots.size)
+        if self._wanted_since[0] != kind:
+            self._wanted_since = (kind, now_s)
+        reason = _reason(wish) + limits.bound(wished, operator.table.slots.size)
+        if self.bound:
+            reason = f"{reason}; {self.bound}"
         held = ""
-        if wish.at_once:
+        if wish.at_once or (wished < now and self._is_remote(batch, operator)):
             self._lower = []
-        elif self._scaled_at is not None and batch - self._scaled_at <= limits.cooldown_batches:
-            held = f"cooling down since batch {self._scaled_at}"
-        elif wished < now and not fewer:
-            held = f"less than {limits.hysteresis:.0%} fewer"
-        elif wished < now and len(self._lower) < limits.calm_batches:
-            held = f"not yet calm for {limits.calm_batches} batches"
-        elif is_held(self._holds.get(kind), operator, batch):
-            held = f"did not help before: held back until batch {self._holds[kind].until}"
+        else:
+            held = self._why_held(batch, operator, wished, limits, now_s)
+        channels = max((each for _, each in self._lower), default=wished)
+        if not held and self.settings.scale_dry_run:
+            held = f"a dry run: {channels} channels would be taken"
         if held:
             decision = self._decide(batch, operator, kind, reason, held=held)
             return now, self._say_once([decision], held)
         self._said = ""
-        channels = max(self._lower) if self._lower else wished
         return channels, [self._decide(batch, operator, kind, reason, channels)]
+
+    def _why_held(
+        self, batch: int, operator: OperatorView, wished: int, limits: Limits, now_s: float
+    ) -> str:
+        """Why a wish is not granted now; empty if it is."""
+        now = operator.channels
+        kind = "scale-up" if wished > now else "scale-down"
+        wanted_s = now_s - self._wanted_since[1]
+        since_s = None if self._scaled_at_s is None else now_s - self._scaled_at_s
+        if self._scaled_at is not None and batch - self._scaled_at <= limits.cooldown_batches:
+            return f"cooling down since batch {self._scaled_at}"
+        if limits.cooldown_s and since_s is not None and 0 <= since_s < limits.cooldown_s:
+            return f"cooling down since batch {self._scaled_at}, for {limits.cooldown_s:g} s"
+        if wished < now and wished > now * (1 - limits.hysteresis):
+            return f"less than {limits.hysteresis:.0%} fewer"
+        if wished < now and len(self._lower) < limits.calm_batches:
+            return f"not yet calm for {limits.calm_batches} batches"
+        if wished < now and wanted_s < limits.calm_s:
+            return f"not yet calm for {limits.calm_s:g} s"
+        if wished > now and wanted_s < limits.up_delay_s:
+            return f"not yet wanted for {limits.up_delay_s:g} s"
+        # Channels that what comes after them can make use of are not meant.
+        is_meant = wished < now or self._remote is None
+        if is_meant and is_held(self._holds.get(kind), operator, batch):
+            return f"did not help before: held back until batch {self._holds[kind].until}"
+        return ""
+
+    def useful(self, batch: int, operator: OperatorView, limits: Limits) -> Useful | None:
+        """As many channels as help, by what is known of keys, cores and what comes after."""
+        bounds = [
+            of_key(operator, self._hottest, self.settings.key_names),
+            of_cores(operator, limits.cpus),
+        ]
+        if self._remote is not None:
+            bounds.append(self._remote.useful(is_over=not self._is_remote(batch, operator)))
+        known = [bound for bound in bounds if bound is not None]
+        return min(known, key=lambda bound: bound.channels, default=None)
+
+    def _is_remote(self, batch: int, operator: OperatorView) -> bool:
+        """Whether the last step up is known not to have helped, and is still held against it."""
+        hold = self._holds.get("scale-up")
+        if self._remote is None or hold is None or batch > hold.until:
+            return False
+        return not self._remote.is_over(operator)
+
+    def _must_scale(
+        self, batch: int, operator: OperatorView, wish: Wish | None, limits: Limits
+    ) -> bool:
+        """Whether channels change whatever that costs."""
+        allowed = limits.clamp(operator.channels, operator.table.slots.size)
+        return (
+            (wish is not None and wish.at_once)
+            or allowed != operator.channels
+            or operator.total_load <= 0
+            or self._is_remote(batch, operator)
+        )
 
     def _decide_balance(self, batch: int, operator: OperatorView, table: RoutingTable) -> Decided:
         speeds = operator.speeds
@@ -331,6 +425,10 @@ class OperatorLoop:
             return []
         self._said = held
         return decisions
+
+
+def _reason(wish: Wish | None) -> str:
+    return "" if wish is None else wish.reason
 
 
 def _is_within(layout: Layout | None, table: RoutingTable) -> bool:

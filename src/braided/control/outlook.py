@@ -13,9 +13,9 @@ so with an attribute `by_rate = True`. One that goes by what it has seen of itse
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from braided.control.measure.view import FlowView
+from braided.control.measure.view import FlowView, OperatorView
 from braided.control.policy import Limits, Memory, ScalePolicy, Wish
 
 __all__ = ["Outlook"]
@@ -33,6 +33,8 @@ class Outlook:
     scale: ScalePolicy
     limits: Limits
     memory: Memory
+    useful: Mapping[str, int] = field(default_factory=dict)
+    """As many channels as help, of operators of which that is known."""
 
     def wishes(self, growth: float, collected_s: float) -> dict[str, Wish]:
         """Operators that should have more channels for a batch that has `growth` times the input of
@@ -41,12 +43,16 @@ class Outlook:
         if not getattr(self.scale, "by_rate", False) or collected_s <= 0:
             return {}
         faster = growth * self.collected_s / collected_s
-        if faster < _SURGE:
-            return {}
         operators = {
-            name: replace(o, arrival_rate=o.arrival_rate * faster, load=o.load * faster)
-            for name, o in self.view.operators.items()
+            name: _at(o, _rate(o, faster, collected_s)) for name, o in self.view.operators.items()
         }
+        known = [
+            (after.arrival_rate / before.arrival_rate, faster)[before.arrivals is None]
+            for before, after in zip(self.view.operators.values(), operators.values(), strict=True)
+            if before.arrival_rate > 0
+        ]
+        if max(known, default=faster) < _SURGE:
+            return {}
         wishes, _ = self.scale.scale(
             replace(self.view, operators=operators), self.limits, self.memory
         )
@@ -58,13 +64,34 @@ class Outlook:
         room = self.limits.room(sum(o.channels for o in self.view.operators.values()))
         for name, wish in wishes.items():
             operator = self.view.operators[name]
-            wanted = self.limits.clamp(wish.channels, operator.table.slots.size)
+            if name in self.limits.excluded:
+                continue
+            limits = self.limits.of(name, operator.channels)
+            wanted = limits.clamp(wish.channels, operator.table.slots.size)
+            if name in self.useful:
+                wanted = min(wanted, self.useful[name])
             channels = min(wanted, operator.channels + room)
             if channels > operator.channels:
                 room -= channels - operator.channels
                 reason = (
                     f"input comes {faster:.1f} times as fast as before: {wish.reason}"
-                    f"{self.limits.bound(channels, operator.table.slots.size)}"
+                    f"{limits.bound(channels, operator.table.slots.size)}"
                 )
                 granted[name] = replace(wish, channels=channels, reason=reason)
         return granted
+
+
+def _rate(operator: OperatorView, faster: float, collected_s: float) -> float:
+    """The rate to be expected of an operator, if its next batch comes so much faster than the last.
+
+    A source that always varies by as much says nothing by it.
+    """
+    if operator.arrivals is None:
+        return operator.arrival_rate * faster
+    rate = operator.arrivals.last * faster
+    return operator.arrivals.then(rate * collected_s, collected_s).rows_per_s
+
+
+def _at(operator: OperatorView, rate: float) -> OperatorView:
+    factor = rate / operator.arrival_rate if operator.arrival_rate > 0 else 1.0
+    return replace(operator, arrival_rate=rate, load=operator.load * factor)

@@ -12,25 +12,37 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from braided.control.levels import levels
 from braided.control.measure.view import FlowView, OperatorView
 from braided.control.routing.table import RoutingTable
 
-__all__ = ["BalancePolicy", "Limits", "Memory", "ScalePolicy", "Wish"]
+__all__ = ["BalancePolicy", "Bounds", "Limits", "Memory", "ScalePolicy", "Wish"]
 
 Memory = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The channels of one operator, where they are not those of all."""
+
+    channels_min: int | None = None
+    channels_max: int | None = None
 
 
 @dataclass(frozen=True)
 class Limits:
     """What no policy may go beyond, per operator, and how soon it may change its mind.
 
-    After a change of the number of channels the next one waits `cooldown_batches`. Fewer channels
-    are only taken when the wish is below `1 - hysteresis` of what there is, and was so in
-    `calm_batches` batches in a row; then the highest of those wishes counts.
+    After a change of the number of channels the next one waits `cooldown_batches` and `cooldown_s`.
+    More channels are taken when they have been asked for during `up_delay_s`. Fewer are only taken
+    when the wish is below `1 - hysteresis` of what there is, and was so in `calm_batches` batches
+    in a row and for `calm_s`; then the highest of those wishes counts.
+
+    `operators` has bounds of single operators, and `excluded` those whose channels stay as they
+    are. `cpus` is how many cores there really are, where more tasks may run at a time.
 
     `cores` is how many channels can run at once: the operators of a flow run one after the other,
     so that each may have as many, but one with more would come in waves, which takes longer than
@@ -44,6 +56,12 @@ class Limits:
     cooldown_batches: int = 0
     hysteresis: float = 0.1
     calm_batches: int = 3
+    cooldown_s: float = 0.0
+    calm_s: float = 0.0
+    up_delay_s: float = 0.0
+    cpus: int | None = None
+    operators: Mapping[str, Bounds] = field(default_factory=dict)
+    excluded: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not 1 <= self.channels_min <= self.channels_max:
@@ -55,6 +73,21 @@ class Limits:
             raise ValueError(f"channels run on at least one core, not {self.cores}")
         if not 0 <= self.hysteresis < 1:
             raise ValueError(f"a hysteresis is a share below 1, not {self.hysteresis}")
+
+    def of(self, name: str, channels: int) -> Limits:
+        """The limits of one operator, which has so many channels."""
+        if name in self.excluded:
+            return replace(self, channels_min=channels, channels_max=channels, operators={})
+        own = self.operators.get(name)
+        if own is None:
+            return self
+        most = self.channels_max if own.channels_max is None else own.channels_max
+        least = self.channels_min if own.channels_min is None else own.channels_min
+        if own.channels_min is None:
+            least = min(least, most)
+        elif own.channels_max is None:
+            most = max(least, most)
+        return replace(self, channels_min=least, channels_max=most, operators={})
 
     @property
     def most(self) -> int:

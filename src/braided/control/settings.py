@@ -13,15 +13,18 @@ from braided.control.measure.window import LENGTH_BATCHES
 from braided.control.policies.balancers import Elasticutor
 from braided.control.policies.ds2 import Ds2
 from braided.control.policy import BalancePolicy, Limits, ScalePolicy
+from braided.control.useful import KeyNames
 from braided.control.worth import Prices
 
 __all__ = ["Settings"]
 
 
+def _hex(operator: str, key: bytes) -> str:
+    return key.hex()
+
+
 def _balance() -> BalancePolicy:
-    # The paper's 1.2 leaves a fifth of the machine idle. Slots move at batch boundaries, where
-    # nothing has to stop for them, so less is worth having.
-    return Elasticutor(theta=1.05)
+    return Elasticutor()
 
 
 @dataclass(frozen=True)
@@ -39,3 +42,5 @@ class Settings:
     executors: int = 1  # per operator; with one, all its channels share all its slots
     host_channels: int = 8  # cores of a host: what an executor should not outgrow
     reshape_every_batches: int = 600
+    scale_dry_run: bool = False  # whether channels are only spoken of
+    key_names: KeyNames = _hex

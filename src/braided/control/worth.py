@@ -55,8 +55,13 @@ def weigh(
     after: RoutingTable,
     prices: Prices,
     period_s: float = 1.0,
+    wanted_s: float = 0.0,
 ) -> Worth:
-    """The worth of changing to a table; `period_s` is the time from one batch to the next."""
+    """The worth of changing to a table; `period_s` is the time from one batch to the next.
+
+    Another number of channels is worth the more the longer it has been wanted (`wanted_s`): what is
+    needed for good pays for itself in the end, and what comes and goes never does.
+    """
     before = operator.table
     moved = moves(before, after)
     read = moved[_changes_host(operator, after, moved)]
@@ -64,10 +69,13 @@ def weigh(
     speeds_after = operator.speeds_of(after.channels)
     peak_before = float(channel_times(before, operator.load, operator.speeds).max())
     peak_after = float(channel_times(after, operator.load, speeds_after).max())
+    scales = after.channels != before.channels
+    if scales:  # what a balance policy makes of the channels is another question
+        peak_after = min(peak_after, operator.total_load / after.channels)
     gain = max(0.0, peak_before - peak_after)
     if after.channels < before.channels:
         gain = max(gain, 1 - after.channels / before.channels)
-    gain_s = gain * prices.horizon_s
+    gain_s = gain * (prices.horizon_s + (wanted_s if scales else 0.0))
     cost_s = moved_bytes / prices.bytes_per_s + moved.size * prices.slot_s
     return Worth(
         gain_s=gain_s,
@@ -75,8 +83,8 @@ def weigh(
         moved_slots=int(moved.size),
         moved_bytes=moved_bytes,
         pays=gain_s > cost_s
-        and gain > prices.least_gain * peak_before
-        and gain * period_s >= prices.least_batch_s,
+        and (scales or gain > prices.least_gain * peak_before)
+        and (scales or gain * period_s >= prices.least_batch_s),
     )
 
 

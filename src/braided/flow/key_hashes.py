@@ -17,7 +17,7 @@ from braided.flow.route import can_be_pinned, pin_hashes
 from braided.flow.step import KeyedStep
 from braided.store.slots.key_codec import KeyCodec
 
-__all__ = ["KeyHashes", "key_hashes"]
+__all__ = ["KeyHashes", "KeyNaming", "key_hashes"]
 
 
 class KeyHashes:
@@ -31,6 +31,17 @@ class KeyHashes:
         """Both hashes of a key, given as the state knows it; None if it can't be pinned."""
         step = self._steps[name]
         return key_hashes(self._spark, step.key_schema, key) if step.can_be_pinned else None
+
+
+class KeyNaming:
+    """Shows keys of a flow's steps to people, as the tuple of their columns."""
+
+    def __init__(self, steps: Sequence[KeyedStep]) -> None:
+        self._schemas = {step.name: step.key_schema for step in steps}
+
+    def __call__(self, name: str, key: bytes) -> str:
+        codec = KeyCodec(to_arrow_schema(self._schemas[name], timezone="UTC"))
+        return repr(tuple(column[0].as_py() for column in codec.decode_batch([key])))
 
 
 def key_hashes(spark: SparkSession, key_schema: StructType, key: bytes) -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ from braided.control.routing.pins import without_shares
 from braided.control.routing.table import RoutingTable
 from braided.flow.graph import Flow
 from braided.flow.inputs import Inputs
-from braided.flow.key_hashes import KeyHashes
+from braided.flow.key_hashes import KeyHashes, KeyNaming
 from braided.flow.upstream import upstream_of
 from braided.hosts.opening import open_transition, place_frames
 from braided.options import Options
@@ -36,7 +36,7 @@ from braided.query.stored_tables import StoredHistory, table_of
 from braided.query.version import Version
 from braided.sinks.base import Sink, SinkSetting
 from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
-from braided.spark.executors import local_cores
+from braided.spark.executors import local_cores, local_cpus
 from braided.spark.offset_log import SparkLog
 from braided.spark.query_handle import BatchCall, QueryHandle
 from braided.spark.source_log import SourceLog
@@ -304,7 +304,15 @@ def _assemble(
     context = spark.sparkContext
     parallelism = context.defaultParallelism
     host_cores = int(context.getConf().get("spark.executor.cores", None) or parallelism)
-    policies = policies_of(options, parallelism, host_cores, local_cores(spark))
+    policies = policies_of(
+        options,
+        parallelism,
+        host_cores,
+        local_cores(spark),
+        cpus=local_cpus(spark),
+        operators=[step.name for step in flow.steps],
+        key_names=KeyNaming(flow.steps),
+    )
     same_batch = SameBatch(
         options.same_batch, policies.settings.balance, frozenset(countable(plan))
     )

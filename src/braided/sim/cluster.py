@@ -7,28 +7,35 @@ reads its state. Input that comes while a batch runs is the next batch's: overlo
 that grow. Hosts may be slow, and nobody is told: what is known of their speeds, and of the cost of
 moving, is measured, as a query does it. All of it is arithmetic on arrays of slots, so that
 hundreds of hosts are simulated in seconds, and all chance comes from one seeded generator.
+
+A simulator that is kinder than life approves of everything. So there may be noise in arrivals and
+in the time of slots and channels, work that no slot is told of, timers in slots without rows, keys
+that are too heavy for a channel, a sink that is as slow for many channels as for few, more tasks at
+a time than there are cores, and slots that cost busy time where they are opened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from braided.control.events import Event, Judged, Planned
-from braided.control.loop import Controller
+from braided.control.events import Decided, Event, Judged, Planned
+from braided.control.hot_keys import free_slot
+from braided.control.loop import Controller, Cycle
 from braided.control.measure.host_speed import HostSpeeds, SlotRuns
 from braided.control.measure.moving_cost import CatchUp, MovingCost
-from braided.control.measure.view import FlowSample, OperatorSample
+from braided.control.measure.view import FlowSample, HeavyKey, OperatorSample
 from braided.control.routing.host_choice import ChannelDemand, Host, choose_hosts
 from braided.control.routing.rescale import rescale
 from braided.control.routing.residence import Residence
 from braided.control.routing.table import Loads, RoutingTable, moves
 from braided.control.settings import Settings
 from braided.sim.arrivals import Arrivals
-from braided.sim.keys import KeyDistribution
+from braided.sim.keys import KeyDistribution, slot_of_keys
 
 __all__ = ["BatchRecord", "Cluster", "Flow", "Run", "SimFlow", "SimOperator", "simulate"]
 
@@ -39,6 +46,8 @@ class Cluster:
 
     `sync_s` is what a change of the table costs who has to synchronise everybody (the policy `rc`).
     `speeds` are those of the first hosts, from `slow_from_s` to `slow_until_s`; all others are 1.
+    A host runs `tasks` at a time, as many as it has cores if nobody says otherwise; those that work
+    more than its cores can do take longer.
     """
 
     hosts: int = 4
@@ -51,6 +60,13 @@ class Cluster:
     speeds: tuple[float, ...] = ()
     slow_from_s: float = 0.0
     slow_until_s: float = float("inf")
+    tasks: int | None = None
+    opening_busy_s: float = 0.0  # of its channel's time, for every slot that it did not have
+
+    @property
+    def tasks_at_once(self) -> int:
+        """Of a host."""
+        return self.cores if self.tasks is None else self.tasks
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,7 +82,12 @@ class Cluster:
 
 @dataclass(frozen=True)
 class SimOperator:
-    """A keyed step: seconds and bytes of a row, bytes of state of a slot, rows out per row in."""
+    """A keyed step: seconds and bytes of a row, bytes of state of a slot, rows out per row in.
+
+    `aside_s` and `aside_row_s` are what a channel takes that is told of no slot, and `cpu` is the
+    part of its time in which it needs a core. Timers take `timer_s` of every second, in the first
+    `timer_slots` slots, which have no rows.
+    """
 
     name: str
     keys: KeyDistribution
@@ -77,6 +98,11 @@ class SimOperator:
     selectivity: float = 1.0
     upstream: tuple[str, ...] = ()
     channels: int = 1
+    aside_s: float = 0.0
+    aside_row_s: float = 0.0
+    cpu: float = 1.0
+    timer_s: float = 0.0
+    timer_slots: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,6 +116,9 @@ class SimFlow:
     duration_s: float = 600.0
     rows_max: float = float("inf")  # of a batch
     noise: float = 0.02  # of a slot's time
+    arrival_noise: float = 0.0  # of a batch's input
+    channel_noise: float = 0.0  # of a channel's time
+    sink_rows_per_s: float = float("inf")  # whatever the channels
     sized: bool = False  # whether how much a batch has to do is known before it runs
     speeds_measured: bool = True  # or every host counts as fast, whatever it shows
     naive_hosts: bool = False  # whether channels get hosts the naive way (naive-EC)
@@ -147,7 +176,23 @@ class Run:
             "moved_mb": float(sum(b.moved_bytes for b in self.batches) / 1e6),
             "plans": len(plans),
             "ineffective": sum(e.verdict == "ineffective" for e in judged),
+            "changes": len(self.changes),
+            "channels_most": max(b.channels for b in self.batches),
+            "channels_last": self.batches[-1].channels,
         }
+
+    @property
+    def changes(self) -> tuple[int, ...]:
+        """The batches whose number of channels was another than that of the batch before."""
+        return tuple(
+            after.batch
+            for before, after in pairwise(self.batches)
+            if after.channels != before.channels
+        )
+
+    def said(self, kind: str) -> list[Decided]:
+        """The decisions of a kind that were followed."""
+        return [e for e in self.events if isinstance(e, Decided) and e.kind == kind and not e.held]
 
 
 def simulate(flow: SimFlow, settings: Settings) -> Run:
@@ -166,6 +211,7 @@ class _Simulation:
         self.levels = _levels(flow.operators)
         self.rates = {o.name: 0.0 for o in flow.operators}  # bytes per second in and out
         self._shares: dict[str, tuple[int, Loads]] = {}
+        self.pins: dict[str, dict[bytes, int]] = {o.name: {} for o in flow.operators}
         tables = {o.name: RoutingTable.initial(o.slots, o.channels) for o in flow.operators}
         self.residence = {o.name: Residence.nowhere(o.slots) for o in flow.operators}
         self.tables = self._placed(tables)
@@ -183,16 +229,19 @@ class _Simulation:
             tick = int(taken_s / flow.interval_s + 1e-9) + 1
             start_s = max(now_s, tick * flow.interval_s)
             offered = flow.arrivals.rows(taken_s, start_s)
+            if flow.arrival_noise:
+                offered *= max(0.0, 1 + flow.arrival_noise * self.chance.standard_normal())
             arrived = float(self.chance.poisson(offered)) if offered > 0 else 0.0
             taken = min(backlog + arrived, flow.rows_max)
             backlog += arrived - taken
             if flow.sized and records:
                 events += self._sized(taken / max(1.0, records[-1].rows), start_s - taken_s)
             moved_s, moved_slots, moved_bytes = self._move()
+            self.opening_s = self._opening_s()
             samples, busiest, bound, stages_s = self._process(taken, start_s, start_s - taken_s)
             channels = sum(table.channels for table in self.tables.values())
             overhead_s = flow.cluster.overhead_s + flow.cluster.channel_s * channels
-            duration_s = overhead_s + moved_s + stages_s
+            duration_s = overhead_s + moved_s + max(stages_s, taken / flow.sink_rows_per_s)
             end_s = start_s + duration_s
             samples[0] = _with_backlog(samples[0], backlog)
             collected_s = start_s - taken_s
@@ -226,6 +275,7 @@ class _Simulation:
             prices = self.controller.settings.prices.measured(self.moving.rates())
             cycle = self.controller.step(sample, prices=prices if self.moving.measured else None)
             events += cycle.events
+            self._repin(cycle)
             self.before = self.tables
             if cycle.tables:
                 self.tables = self._placed({**self.tables, **cycle.tables})
@@ -284,8 +334,16 @@ class _Simulation:
             counted = self.chance.poisson(shares * taken).astype(np.float64)
             jitter = 1 + flow.noise * self.chance.standard_normal(operator.slots)
             full_s = counted * operator.row_s * np.maximum(jitter, 0.1)
+            if operator.timer_slots:
+                full_s[: operator.timer_slots] += (
+                    operator.timer_s * collected_s / operator.timer_slots
+                )
             hosts = self._hosts_of(table)
-            busy_s = full_s / speed_of_host[hosts[table.slots]]
+            pace = speed_of_host[hosts] / self._stretch(operator, hosts)
+            if flow.channel_noise:
+                off = flow.channel_noise * self.chance.standard_normal(table.channels)
+                pace = pace / np.maximum(1 + off, 0.1)
+            busy_s = full_s / pace[table.slots] + self.opening_s[operator.name]
             runs[operator.name] = SlotRuns(counted, busy_s, Residence.of_table(table))
             self.rates[operator.name] = (
                 taken * operator.row_bytes * (1 + operator.selectivity) / max(collected_s, 1e-9)
@@ -293,6 +351,10 @@ class _Simulation:
             of_channels = np.bincount(table.slots, weights=busy_s, minlength=table.channels).astype(
                 np.float64
             )
+            aside_s = operator.aside_s + operator.aside_row_s * np.bincount(
+                table.slots, weights=counted, minlength=table.channels
+            )
+            of_channels += aside_s / pace
             rows_out[operator.name] = taken * operator.selectivity
             samples.append(
                 OperatorSample(
@@ -304,7 +366,10 @@ class _Simulation:
                     state_bytes=np.full(operator.slots, operator.slot_bytes),
                     channel_busy_s=of_channels,
                     rows_out=rows_out[operator.name],
+                    heavy=self._heavy(operator, taken, at_s),
+                    pinned=frozenset(self.pins[operator.name]),
                     residence=runs[operator.name].ran_on,
+                    cpu_s=operator.cpu * float((of_channels * pace).sum()),
                 )
             )
             work_s = float(full_s.sum())
@@ -327,9 +392,48 @@ class _Simulation:
         rows = np.bincount(hosts[table.slots], weights=counted, minlength=cluster.hosts)
         return max(
             float(of_channels.max()),
-            float(of_hosts.max()) / cluster.cores,
+            float(of_hosts.max()) / cluster.tasks_at_once,
             float(rows.max()) * operator.row_bytes / cluster.bytes_per_s,
         )
+
+    def _stretch(self, operator: SimOperator, hosts: npt.NDArray[np.int64]) -> Loads:
+        """How much longer than alone each channel takes, where cores are short."""
+        cluster = self.flow.cluster
+        together = np.minimum(np.bincount(hosts, minlength=cluster.hosts), cluster.tasks_at_once)
+        wanted: Loads = together * operator.cpu / cluster.cores
+        return (1 - operator.cpu + operator.cpu * np.maximum(1.0, wanted))[hosts]
+
+    def _opening_s(self) -> dict[str, Loads]:
+        """What slots cost their channels that did not have them."""
+        opening = {}
+        for operator in self.flow.operators:
+            seconds = np.zeros(operator.slots)
+            moved = moves(self.before[operator.name], self.tables[operator.name])
+            seconds[moved] = self.flow.cluster.opening_busy_s
+            opening[operator.name] = seconds
+        return opening
+
+    def _heavy(self, operator: SimOperator, rows: float, at_s: float) -> tuple[HeavyKey, ...]:
+        """The heavy keys that tasks would have counted."""
+        counted = []
+        for number, share in operator.keys.heavy(operator.keys.version(at_s)):
+            key = _key(number)
+            slot = self.pins[operator.name].get(key, _slot_of(number, operator.slots))
+            counted.append(HeavyKey(key, slot, *[share * rows] * 3))
+        return tuple(counted)
+
+    def _repin(self, cycle: Cycle) -> None:
+        """Heavy keys go to slots of their own, one at a time, and come back."""
+        for operator in self.flow.operators:
+            name, pins = operator.name, self.pins[operator.name]
+            for key in cycle.unpin.get(name, ())[:1]:
+                del pins[key]
+                self._shares.pop(name, None)
+            view = cycle.view.operators[name]
+            for key in cycle.pin.get(name, ())[:1]:
+                donor = next(each.slot for each in view.heavy if each.key == key)
+                pins[key] = free_slot(view, donor)
+                self._shares.pop(name, None)
 
     def _move(self) -> tuple[float, int, float]:
         """What the change of tables costs: seconds, slots, bytes that hosts read."""
@@ -369,9 +473,26 @@ class _Simulation:
         version = operator.keys.version(at_s)
         cached = self._shares.get(operator.name)
         if cached is None or cached[0] != version:
-            cached = (version, operator.keys.shares(version, operator.slots))
+            shares = operator.keys.shares(version, operator.slots)
+            for number, share in operator.keys.heavy(version):
+                slot = self.pins[operator.name].get(_key(number))
+                if slot is not None:
+                    shares[_slot_of(number, operator.slots)] -= share
+                    shares[slot] += share
+            if operator.timer_slots:
+                shares[: operator.timer_slots] = 0.0
+                shares /= shares.sum()
+            cached = (version, np.maximum(shares, 0.0))
             self._shares[operator.name] = cached
         return cached[1]
+
+
+def _key(number: int) -> bytes:
+    return b"key-%d" % number
+
+
+def _slot_of(number: int, slots: int) -> int:
+    return int(slot_of_keys(number + 1, slots)[number])
 
 
 def _levels(operators: tuple[SimOperator, ...]) -> dict[str, int]:

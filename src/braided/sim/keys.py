@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from braided.control.routing.table import Loads
 
-__all__ = ["Hotspot", "KeyDistribution", "Zipf", "slot_of_keys", "zipf_shares"]
+__all__ = ["Dominant", "Hotspot", "KeyDistribution", "Zipf", "slot_of_keys", "zipf_shares"]
 
 
 class KeyDistribution(Protocol):
@@ -26,6 +26,10 @@ class KeyDistribution(Protocol):
 
     def hottest(self, version: int) -> float:
         """The share of the hottest key: no channel does less than that."""
+        ...
+
+    def heavy(self, version: int) -> tuple[tuple[int, float], ...]:
+        """The numbers of keys that tasks tell of, and their shares."""
         ...
 
 
@@ -65,6 +69,9 @@ class Zipf:
     def hottest(self, version: int) -> float:
         return float(zipf_shares(self.keys, self.skew)[0])
 
+    def heavy(self, version: int) -> tuple[tuple[int, float], ...]:
+        return ()
+
 
 @dataclass(frozen=True)
 class Hotspot:
@@ -87,3 +94,29 @@ class Hotspot:
 
     def hottest(self, version: int) -> float:
         return (1 - self.share) / self.keys + self.share / self.hot_keys
+
+    def heavy(self, version: int) -> tuple[tuple[int, float], ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class Dominant:
+    """Keys alike, but for one that has a share of all rows, and that tasks tell of."""
+
+    keys: int = 10_000
+    share: float = 0.5
+
+    def version(self, at_s: float) -> int:
+        return 0
+
+    def shares(self, version: int, slots: int) -> Loads:
+        weight = np.full(self.keys, (1 - self.share) / (self.keys - 1))
+        weight[0] = self.share
+        shares = np.bincount(slot_of_keys(self.keys, slots), weight, minlength=slots)
+        return shares.astype(np.float64)
+
+    def hottest(self, version: int) -> float:
+        return self.share
+
+    def heavy(self, version: int) -> tuple[tuple[int, float], ...]:
+        return ((0, self.share),)

@@ -20,7 +20,7 @@ from braided.control.policy import Limits, Memory, ScalePolicy
 from braided.control.routing.table import RoutingTable
 from braided.sim.arrivals import Arrivals
 
-__all__ = ["Period", "Region", "Settling", "run_region", "settling", "tracking"]
+__all__ = ["Period", "Region", "Settling", "run_region", "settling", "tracking", "turns"]
 
 _SLOTS = 64
 _NAME = "region"
@@ -141,11 +141,12 @@ def tracking(periods: Sequence[Period], levels: Sequence[int]) -> Settling:
         levels=abs(level[needed[settled]] - level[used[0]]),
         periods=settled if not any(off[settled:]) else len(off) - off[::-1].index(True),
         overshoot=max(0, max(used) - max(needed)),
-        oscillations=max(0, _turns(used[settled:]) - _turns(needed[settled:])),
+        oscillations=max(0, turns(used[settled:]) - turns(needed[settled:])),
     )
 
 
-def _turns(series: Sequence[int]) -> int:
+def turns(series: Sequence[int]) -> int:
+    """How often a series goes down after it went up, or up after it went down."""
     steps = [b - a for a, b in pairwise(series) if a != b]
     return sum((a > 0) != (b > 0) for a, b in pairwise(steps))
 

@@ -41,6 +41,9 @@ class RecordedKeys:
     def hottest(self, version: int) -> float:
         return 0.0  # keys are not in the log
 
+    def heavy(self, version: int) -> tuple[tuple[int, float], ...]:
+        return ()
+
 
 @dataclass(frozen=True, eq=False)
 class Recording:

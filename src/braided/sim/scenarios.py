@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from braided.control.levels import levels
@@ -12,11 +12,12 @@ from braided.control.policies.ds2 import Ds2
 from braided.control.policies.saso import Saso
 from braided.control.policy import BalancePolicy, Limits, ScalePolicy
 from braided.control.settings import Settings
+from braided.control.worth import Prices
 from braided.sim.arrivals import Arrivals, Constant, Sine, Spike, Steps
 from braided.sim.cluster import Cluster, Run, SimFlow, SimOperator, simulate
-from braided.sim.keys import Hotspot, Zipf
+from braided.sim.keys import Dominant, Hotspot, Zipf
 from braided.sim.plot import Panel, Series
-from braided.sim.region import Period, Region, run_region, settling, tracking
+from braided.sim.region import Period, Region, run_region, settling, tracking, turns
 
 __all__ = ["Result", "cluster_result", "run_scenario"]
 
@@ -73,14 +74,52 @@ def _region(
     return run
 
 
+def _hard(arrivals: Arrivals, duration_s: float = 120, channels: int = 12, **of: Any) -> _Runner:
+    """32 hosts of 8 cores, and whatever makes life hard."""
+    operator = SimOperator(
+        "sum",
+        of.pop("keys", Zipf(keys=20_000, skew=0.3)),
+        slots=1024,
+        channels=channels,
+        timer_s=of.pop("timer_s", 0.0),
+        timer_slots=of.pop("timer_slots", 0),
+    )
+    flow = SimFlow(
+        Cluster(hosts=32, cores=8), (operator,), arrivals, duration_s=duration_s, noise=0.1, **of
+    )
+    return _cluster(flow, Limits(channels_max=256, calm_s=3.0))
+
+
 def _cluster(flow: SimFlow, limits: Limits) -> _Runner:
     def run(scale: ScalePolicy | None, balance: BalancePolicy | None, seed: int) -> Result:
         settings = Settings(
-            scale=scale or Ds2(), balance=balance or Elasticutor(theta=1.05), limits=limits
+            scale=scale or Ds2(),
+            balance=balance or Elasticutor(),
+            limits=limits,
+            prices=Prices(least_batch_s=0.05),
         )
-        return cluster_result(simulate(_seeded(flow, seed), settings))
+        run = simulate(_seeded(flow, seed), settings)
+        result = cluster_result(run)
+        return replace(result, fields={**result.fields, **_followed(run)})
 
     return run
+
+
+def _followed(run: Run) -> dict[str, Any]:
+    """How the channels followed the load: by how much they were more than what it came to in the
+    end, and how often they turned round where the load did not.
+    """
+    most = max(b.load for b in run.batches)
+    at_most = [b for b in run.batches if b.load >= 0.98 * most]
+    settled = max(at_most[-1].channels, run.batches[0].channels)
+    return {
+        "overshoot": round(max(b.channels for b in run.batches) / settled, 3),
+        "turns": max(
+            0,
+            turns([b.channels for b in run.batches]) - turns([round(b.load) for b in run.batches]),
+        ),
+        "late_batches": sum(b.duration_s > 1 for b in run.batches),
+    }
 
 
 def cluster_result(run: Run) -> Result:
@@ -197,6 +236,16 @@ _RUNNERS: dict[str, _Runner] = {
             duration_s=120,
         ),
         Limits(channels_max=32),
+    ),
+    "noise-32": _hard(Constant(40_000.0), 280, channels=56, arrival_noise=0.3),
+    "double-32": _hard(Spike(20_000.0, 40_000.0, 30.0, 45.0), channels=28),
+    "tenfold-32": _hard(Spike(5_000.0, 50_000.0, 30.0, 45.0), channels=7),
+    "sink-32": _hard(Constant(40_000.0), channels=20, sink_rows_per_s=15_000.0, rows_max=30_000.0),
+    "key-32": _hard(Constant(20_000.0), 60, channels=12, keys=Dominant(share=0.04)),
+    "timers-32": _hard(Constant(5_000.0), 60, channels=28, timer_s=12.0, timer_slots=128),
+    "sine-32": _hard(Sine(30_000.0, 15_000.0, 150.0), 225, channels=42),
+    "steps-32": _hard(
+        Steps(((100.0, 20_000.0), (60.0, 40_000.0), (80.0, 8_000.0))), 240, channels=28
     ),
     "chain": _cluster(
         SimFlow(_SMALL, _chain(), Sine(6000.0, 4000.0, 200.0), duration_s=400),

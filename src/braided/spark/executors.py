@@ -78,6 +78,15 @@ def local_cores(spark: SparkSession) -> int | None:
     return (os.cpu_count() or 1) if threads[1] == "*" else int(threads[1] or 1)
 
 
+def local_cpus(spark: SparkSession) -> int | None:
+    """How many processors all tasks share; None where they are on executors."""
+    if local_cores(spark) is None:
+        return None
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
 class SparkExecutors:
     """The executors of a SparkContext."""
 

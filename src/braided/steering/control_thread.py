@@ -139,6 +139,8 @@ class ControlThread:
         if size.unit != before.unit or not before.amount:
             return {}
         wishes = outlook.wishes(size.amount / before.amount, collected_s)
+        if self._policies.settings.scale_dry_run:
+            return {}
         if wishes:
             self._foreseen[batch] = wishes
         return {name: wish.channels for name, wish in wishes.items()}
@@ -228,7 +230,14 @@ class ControlThread:
             self._same_batch.learn(sample, cycle.view, batch.slot_loads, prices)
         self._log((*cycle.events, *guard.take()))
         self._note(cycle, {event.decision for event in foreseen})
-        self._say(batch.outcome.batch, {**self.summary(), "operators": _shown(cycle)})
+        self._say(
+            batch.outcome.batch,
+            {
+                **self.summary(),
+                "latencyP95Ms": _ms(cycle.view.latency_p95_s),
+                "operators": self._shown(cycle),
+            },
+        )
         self.memory = json.dumps(
             {"scale": self._policies.scale, "controller": self._controller.memory()}
         )
@@ -307,6 +316,16 @@ class ControlThread:
         while len(self._said) > _SAID_MAX:
             self._said.popitem(last=False)
 
+    def _shown(self, cycle: Cycle) -> dict[str, dict[str, Any]]:
+        """What the progress says of each operator."""
+        shown = {}
+        for name, operator in cycle.view.operators.items():
+            shown[name] = {**_bound(operator), **_executors(operator.layout)}
+            why = self._controller.bound(name)
+            if why:
+                shown[name]["bound"] = why
+        return shown
+
     def _note(self, cycle: Cycle, foreseen: set[int]) -> None:
         """Keeps the last decision that was followed, and later what came of it."""
         followed = foreseen | {
@@ -337,12 +356,8 @@ def _most_channels(tables: Mapping[str, RoutingTable]) -> int:
     return max(table.channels for table in tables.values())
 
 
-def _shown(cycle: Cycle) -> dict[str, dict[str, Any]]:
-    """What the progress says of each operator."""
-    return {
-        name: {**_bound(operator), **_executors(operator.layout)}
-        for name, operator in cycle.view.operators.items()
-    }
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)
 
 
 def _executors(layout: Layout | None) -> dict[str, Any]:
@@ -357,7 +372,7 @@ def _executors(layout: Layout | None) -> dict[str, Any]:
     }
 
 
-def _bound(operator: OperatorView) -> dict[str, float]:
+def _bound(operator: OperatorView) -> dict[str, Any]:
     """How near the operator is to the best there is: an equal part, or the hottest key that is in
     one piece.
     """

@@ -1,20 +1,28 @@
 """From the options of a query to the policies and settings of its controller.
 
 Nobody's channels change unless an option asks for it. Slots move, and hot keys, where that pays.
+What can't be, an operator that is not there or more channels than tasks that run at a time, is
+found here, because only here the flow and the cluster are known.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from braided.control.hot_keys import HotKeyRule
+from braided.control.measure.latency import PERCENTILE
+from braided.control.policies.ds2 import Ds2
 from braided.control.policies.guarded import Guard, GuardedBalance, GuardedScale
 from braided.control.policies.model import Model
-from braided.control.policy import Limits
+from braided.control.policy import BalancePolicy, Bounds, Limits, ScalePolicy
 from braided.control.registry import balance_policy, scale_policy
 from braided.control.settings import Settings
+from braided.control.useful import KeyNames
 from braided.control.worth import Prices
+from braided.errors import OptionError
 from braided.options import Options
 
 __all__ = ["HOT_KEYS", "Policies", "policies_of"]
@@ -25,6 +33,8 @@ _LEAST_BATCH_S = 0.05
 """What a plan has to save in a batch: less than this is what a busy machine does to clocks."""
 HOT_KEYS = HotKeyRule(company_least=_LEAST_BATCH_S, pins_max=16)
 """No more than this: each pin is a comparison for every row."""
+
+log = logging.getLogger("braided")
 
 
 @dataclass(frozen=True)
@@ -38,28 +48,36 @@ class Policies:
 
 
 def policies_of(
-    options: Options, parallelism: int, host_cores: int, cores: int | None = None
+    options: Options,
+    parallelism: int,
+    host_cores: int,
+    cores: int | None = None,
+    *,
+    cpus: int | None = None,
+    operators: Sequence[str] | None = None,
+    key_names: KeyNames | None = None,
 ) -> Policies:
     """What the options ask for; `parallelism` is how many channels are usual here, and a host
-    runs `host_cores` of them at a time, all hosts together `cores`, where that is known.
+    runs `host_cores` of them at a time, all hosts together `cores`, where that is known. `cpus` is
+    how many processors these have, `operators` are those of the flow.
     """
     scale = options.scale
     if scale is None:
-        bounded = options.channels_min is not None or options.channels_max is not None
+        # Who says how few there may be has not asked for a change.
+        bounded = options.channels_max is not None or bool(options.operators_max)
         scale = "model" if options.latency_target_s is not None else "ds2" if bounded else "off"
     guard = Guard()
     balance = options.balance
     names = (_name_of(scale), _name_of(balance))
-    if scale == "model" and options.latency_target_s is not None:
-        scale = Model(target_s=options.latency_target_s)
-    # By name or by default, it is the same one.
-    chosen = Settings().balance if balance == "elasticutor" else balance_policy(balance)
-    least = options.channels_min or 1
-    most = options.channels_max or max(least, parallelism, options.channels)
+    limits = _limits(options, parallelism, cores, cpus, operators)
+    if names[0] != "off":
+        _warn(options, limits)
     settings = Settings(
-        scale=GuardedScale(scale_policy(scale), guard, f"scale {names[0]}"),
-        balance=GuardedBalance(chosen, guard, f"balance {names[1]}"),
-        limits=Limits(channels_min=least, channels_max=most, cores=cores),
+        scale=GuardedScale(_scale(scale, options), guard, f"scale {names[0]}"),
+        balance=GuardedBalance(_balance(balance, options), guard, f"balance {names[1]}"),
+        limits=limits,
+        scale_dry_run=options.scale_dry_run,
+        key_names=key_names or Settings().key_names,
         prices=Prices(least_batch_s=_LEAST_BATCH_S),
         hot_keys=HOT_KEYS if balance != "static" else replace(HOT_KEYS, pins_max=0),
         settle_batches=_SETTLE_BATCHES,
@@ -69,6 +87,70 @@ def policies_of(
         reshape_every_batches=options.executors_review_batches,
     )
     return Policies(*names, settings, guard)
+
+
+def _scale(scale: str | ScalePolicy, options: Options) -> ScalePolicy:
+    if scale == "model":
+        target_s = options.latency_target_s
+        plain = Model(catch_up_s=options.scale_catch_up_s, percentile=PERCENTILE)
+        return plain if target_s is None else replace(plain, target_s=target_s)
+    if scale == "ds2":
+        return Ds2(options.scale_utilisation, options.scale_catch_up_s)
+    return scale_policy(scale)
+
+
+def _balance(balance: str | BalancePolicy, options: Options) -> BalancePolicy:
+    if balance in ("elasticutor", "rc"):
+        return balance_policy(balance, theta=options.balance_threshold)
+    return balance_policy(balance)
+
+
+def _limits(
+    options: Options,
+    parallelism: int,
+    cores: int | None,
+    cpus: int | None,
+    operators: Sequence[str] | None,
+) -> Limits:
+    least = options.channels_min or 1
+    most = options.channels_max or max(least, parallelism, options.channels)
+    fewest, largest = options.operators_min, options.operators_max
+    named = {name.lower(): name for name in operators or ()}
+    asked = {*fewest, *largest, *(name.lower() for name in options.scale_exclude)}
+    unknown = sorted(asked - named.keys())
+    if operators is not None and unknown:
+        raise OptionError(
+            f"braided.operator.<name>.channels.* and braided.scale.exclude name operators of the "
+            f"flow; there is no {', '.join(unknown)}, but {', '.join(sorted(named.values()))}"
+        )
+    return Limits(
+        channels_min=least,
+        channels_max=most,
+        cores=cores,
+        cpus=cpus,
+        cooldown_s=options.scale_cooldown_s,
+        calm_s=options.scale_down_delay_s,
+        up_delay_s=options.scale_up_delay_s,
+        operators={
+            named.get(name, name): Bounds(fewest.get(name), largest.get(name))
+            for name in {*fewest, *largest}
+        },
+        excluded=frozenset(named.get(n.lower(), n) for n in options.scale_exclude),
+    )
+
+
+def _warn(options: Options, limits: Limits) -> None:
+    """Says so where a bound is above what can run at a time; nobody goes there."""
+    asked = max([options.channels_max or 0, *options.operators_max.values()])
+    if limits.cores is not None and asked > limits.cores:
+        log.warning(
+            "up to %d channels are allowed, but Spark runs %d tasks at a time: no more channels "
+            "than that are taken, since others would wait for their turn. For more, give Spark "
+            "more task slots (local[%d], or more executors)",
+            asked,
+            limits.cores,
+            asked,
+        )
 
 
 def _name_of(policy: Any) -> str:

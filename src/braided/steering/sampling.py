@@ -170,6 +170,7 @@ def _operator(
         heavy=tuple(_heavy(each) for report in reports for each in report.heavy),
         pinned=frozenset(pin.key for pin in table.pins),
         can_split=can_split,
+        cpu_s=_cpu_s(reports),
     )
 
 
@@ -178,6 +179,11 @@ def _merged_bytes(reports: Sequence[ChannelReport]) -> int:
     return sum(
         len(each.record or b"") for report in reports for each in (*report.wholes, *report.partials)
     )
+
+
+def _cpu_s(reports: Sequence[ChannelReport]) -> float | None:
+    measured = [report.cpu_ns for report in reports if report.cpu_ns is not None]
+    return sum(measured) / 1e9 if len(measured) == len(reports) else None
 
 
 def _heavy(seen: KeyRows) -> HeavyKey:

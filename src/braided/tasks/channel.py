@@ -127,9 +127,13 @@ class Channel:
         """
         assert isinstance(self.state, ChannelState), "slots in memory are never reported"
         self.line.ended(self.rows_in)
+        meter = self.meter
+        meter.leave()
+        begun_ns = meter.worked_ns()
         changes = self.state.finish(f"state/{self.name}/{self.attempt}", traits)
         carried = carry()
-        meter = self.meter
+        changed = [(slot.slot, meter.rows.get(slot.slot, 0)) for slot in changes.slots]
+        meter.charge(changed, meter.worked_ns() - begun_ns)
         slots = tuple(
             SlotReport(
                 slot=slot.slot,
@@ -171,6 +175,7 @@ class Channel:
             bytes_in=self.bytes_in,
             waited_ns=changes.waited_ns,
             holds_watermark=self.line.holds_watermark,
+            cpu_ns=meter.cpu_ns(),
         )
 
 

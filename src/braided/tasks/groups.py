@@ -104,11 +104,12 @@ class GroupSource:
         self._cut = Cut(chunks, channel.batch.cut, channel.line, pieces)
         split = channel.batch.split.get(channel.name)
         for chunk in channel.chunks_with_rows(self._cut.through()):
-            grouped = group_chunk(chunk, self._codec, self._key_positions, bool(split))
-            rows_by_slot = _rows_by_slot(grouped)
-            channel.state.open_slots({slot for slot, _ in rows_by_slot})
-            channel.meter.count(rows_by_slot)
-            self._heavy.add(grouped.keys, grouped.places, grouped.starts, chunk.num_rows)
+            with channel.meter.sharing():
+                grouped = group_chunk(chunk, self._codec, self._key_positions, bool(split))
+                rows_by_slot = _rows_by_slot(grouped)
+                channel.state.open_slots({slot for slot, _ in rows_by_slot})
+                channel.meter.count(rows_by_slot)
+                self._heavy.add(grouped.keys, grouped.places, grouped.starts, chunk.num_rows)
             yield grouped
 
     def heaviest(self) -> tuple[KeyRows, ...]:

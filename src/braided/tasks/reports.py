@@ -88,6 +88,8 @@ class ChannelReport(msgspec.Struct, frozen=True):
     """The id of Spark's executor that ran it, where channels have hosts."""
     holds_watermark: bool = False
     """Whether the watermark stayed, for it, where it was in the batch before."""
+    cpu_ns: int | None = None
+    """The time in which the task needed a core."""
 
     wholes: tuple[KeyRecord, ...] = ()
     """Split keys whose state is in a slot of this channel, as they were before the batch."""

@@ -36,6 +36,8 @@ __all__ = ["SPEED_MIN", "HostSpeeds", "SlotRuns"]
 SPEED_MIN = 0.1
 _SAME = 0.2
 """How much slower a host has to be before it counts as slow."""
+_SURELY_SLOW = 0.6
+"""A speed that two batches in three are enough for."""
 _OFF = 0.1
 """How far off what was said has to be before it is said anew."""
 _ROUNDS = 12
@@ -230,9 +232,12 @@ class HostSpeeds:
             if len(record.recent) < _BATCHES_MIN:
                 continue
             speed = max(SPEED_MIN, float(np.exp(fastest - record.slowness)))
-            # A host on the edge is not slow one day and fast the next.
+            # A host on the edge is not slow one day and fast the next, and one that was not slow
+            # and is not by much has to be in every batch.
             edge = 1 - _SAME if record.speed == 1 else 1 - _SAME / 2
-            if speed >= edge:
+            at_best = float(np.exp(fastest - min(record.recent)))
+            is_unsure = record.speed == 1 and speed > _SURELY_SLOW and at_best >= edge
+            if speed >= edge or is_unsure:
                 record.speed = 1.0
             elif abs(speed - record.speed) > _OFF * record.speed:
                 record.speed = speed

@@ -44,6 +44,11 @@ class Overhead:
         """Of a batch on as many channels as the last one had."""
         return self._by_channels[self._channels].mean() if self._by_channels else 0.0
 
+    @property
+    def is_known(self) -> bool:
+        """Whether what one more channel adds has been seen."""
+        return len(self._by_channels) > 1
+
     def per_channel_s(self) -> float:
         """What one more channel adds; never less than nothing, and no more than there is."""
         if not self._channels:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from braided.control.measure.arrival_rate import ArrivalRate
 from braided.control.routing.executors import Layout
 from braided.control.routing.residence import Residence
 from braided.control.routing.table import Loads, RoutingTable
@@ -74,6 +75,7 @@ class OperatorSample:
     can_split: bool = False  # whether rows of a key may be dealt out to several slots
     speeds: Loads | None = None  # of the hosts of channels, the fastest being 1; None: all are
     residence: Residence | None = None  # of slots, after the batch; None: where channels should run
+    cpu_s: float | None = None  # of all channels together; None where nobody measured it
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +118,16 @@ class OperatorView:
     layout: Layout | None = None  # its executors, where it has more than one
     speeds: Loads | None = None  # per channel; None where all are equally fast
     residence: Residence | None = None
+    arrivals: ArrivalRate | None = None  # what `arrival_rate` is by; None where nobody knows
+    rows: float | None = None  # of the last batch
+    late_rows: float = 0.0  # of the backlog, those that came in while the batch was late
+    timer_load: float = 0.0  # of the load, what slots without rows have
+    cpu_share: float | None = None  # of a channel's time in which it needs a core
+
+    @property
+    def rate_error(self) -> float:
+        """How far off the arrival rate may be by chance, as a share of it."""
+        return 0.0 if self.arrivals is None else self.arrivals.error
 
     @property
     def channels(self) -> int:
@@ -144,7 +156,12 @@ class FlowView:
     operators: Mapping[str, OperatorView]
     upstream: Mapping[str, tuple[str, ...]]
     channel_s: float = 0.0  # what one more channel, of any operator, adds to the overhead
+    channel_s_known: bool = True  # or assumed, as long as there was one number of channels only
     collected_s: float = 0.0  # how long the input of the last batch was collected
+    latency_p95_s: float | None = None  # that 95 of 100 rows of the last minute had at most
+    latency_p95_in_time_s: float | None = None  # the same since channels changed or one was late
+    is_late: bool = False  # whether the last batch took longer than its interval
+    drains: bool = False  # whether it was late because of those before, and less late than they
 
     @property
     def period_s(self) -> float:

@@ -7,7 +7,9 @@ these one pass in the order of the flow gives every operator's demand and its ch
 
     kⱼ = ⌈ wⱼ / utilisation ⌉,   wⱼ = demandⱼ / true rateⱼ.
 
-What waits already is demand as well: it should be gone within `catch_up_s`.
+What waits already is demand as well: it should be gone within `catch_up_s`. What came in while a
+batch was late counts only up to a fifth of the rate: it is gone soon in any case, and who takes
+channels for it has too many a moment later.
 
 DS2 has operators that run all at once. In a micro-batch they run one after the other, and it is
 the sum of their times that has to fit the interval, less the overhead: Σ wⱼ/kⱼ ≤ B. The fewest
@@ -21,8 +23,9 @@ there is one that makes it as short as can be, and the fewest channels that come
 enough. A batch that takes longer than its interval has collected for longer too, and takes
 overhead/(1 - Σ wⱼ/kⱼ) intervals in the end.
 
-Rates differ a little from batch to batch. Whoever can do the work in time, if with less room than
-`utilisation` asks for, is left as it is.
+Rates differ from batch to batch, and are only known so well (`rate_error`). Whoever can do the work
+in time, if with less room than `utilisation` asks for, is left as it is, and so is whoever has what
+a rate asks for that may as well be the true one.
 """
 
 from __future__ import annotations
@@ -32,12 +35,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from braided.control.measure.view import FlowView
+from braided.control.measure.view import FlowView, OperatorView
 from braided.control.policy import Limits, Memory, Wish
 
-__all__ = ["Ds2", "Off", "demands"]
+__all__ = ["CATCH_UP_S", "UTILISATION", "Ds2", "Off", "demands", "settle"]
 
 CATCH_UP_S = 10.0
+UTILISATION = 0.8
+_SURE = 0.08
+"""How well the rate has to be known before a few channels are given up."""
+_LATE_MOST = 0.2
+"""Of the rate: what late input adds to the demand at most."""
 _FULL = 0.95
 """How busy channels may be before there have to be more of them."""
 _NEAR = 1.1
@@ -52,20 +60,32 @@ def demands(flow: FlowView, catch_up_s: float = CATCH_UP_S) -> dict[str, float]:
     """The rows per second that each operator has to take in for the source's rate to be kept up."""
     rates: dict[str, float] = {}
     for name, operator in flow.operators.items():
-        waiting = operator.backlog_rows / catch_up_s
         above = flow.upstream.get(name, ())
-        if not above:
-            rates[name] = operator.arrival_rate + waiting
-        else:
-            rates[name] = waiting + sum(rates[up] * flow.operators[up].selectivity for up in above)
+        rate = operator.arrival_rate
+        if above:
+            rate = sum(rates[up] * flow.operators[up].selectivity for up in above)
+        late = min(operator.late_rows / catch_up_s, _LATE_MOST * rate)
+        rates[name] = rate + late + (operator.backlog_rows - operator.late_rows) / catch_up_s
     return rates
+
+
+def settle(now: int, fewest: int, wanted: int, most: int, error: float) -> int:
+    """The channels to have, where the rate is known so well: those that are wanted by it, by the
+    least that it may be, and by the most. Some are given up once, when it is known well, and not
+    one after the other while it is found out.
+    """
+    if fewest > now:
+        return wanted
+    if most < now and (error <= _SURE or 2 * most <= now):
+        return most
+    return now
 
 
 @dataclass(frozen=True)
 class Ds2:
     """The policy `ds2`; `utilisation` is how busy a channel should be, for chance and skew."""
 
-    utilisation: float = 0.8
+    utilisation: float = UTILISATION
     catch_up_s: float = CATCH_UP_S
     by_rate: ClassVar[bool] = True
 
@@ -75,21 +95,28 @@ class Ds2:
         demand = demands(flow, self.catch_up_s)
         # Where nothing was processed, nothing is known.
         work = {
-            name: demand[name] / operator.true_rate
+            name: operator.timer_load
+            + (demand[name] / operator.true_rate if operator.true_rate > 0 else 0.0)
             for name, operator in flow.operators.items()
-            if operator.true_rate > 0
+            if operator.true_rate > 0 or operator.timer_load > 0
         }
         if not work:
             return {}, memory
-        channels = self._channels(flow, limits, work)
-        wishes = {
-            name: Wish(
-                channels[name],
-                f"{demand[name]:,.0f} rows/s to take in, {flow.operators[name].true_rate:,.0f} "
-                "rows/s of work per channel",
+        fewest, wanted, most = (
+            self._channels(
+                flow,
+                limits,
+                {n: w * (1 + far * flow.operators[n].rate_error) for n, w in work.items()},
             )
-            for name in work
-        }
+            for far in (-1.0, 0.0, 2.0)
+        )
+        wishes = {}
+        for name in work:
+            operator = flow.operators[name]
+            channels = settle(
+                operator.channels, fewest[name], wanted[name], most[name], operator.rate_error
+            )
+            wishes[name] = Wish(channels, _reason(operator, demand[name]))
         return wishes, memory
 
     def _channels(
@@ -128,14 +155,26 @@ def _candidates(
     flow: FlowView, limits: Limits, work: Mapping[str, float]
 ) -> Iterator[dict[str, int]]:
     """From the fewest channels to the most, divided as is best between the operators."""
-    most = {
-        name: limits.clamp(limits.channels_max, flow.operators[name].table.slots.size)
-        for name in work
-    }
-    heaviest = max(work, key=lambda name: work[name])
+    least, most = {}, {}
+    for name in work:
+        operator = flow.operators[name]
+        own, slots = limits.of(name, operator.channels), operator.table.slots.size
+        least[name], most[name] = own.clamp(1, slots), own.clamp(own.channels_max, slots)
+    heaviest = max(work, key=lambda name: (most[name] > least[name], work[name]))
     for count in range(1, most[heaviest] + 1):
         part = count / math.sqrt(work[heaviest]) if work[heaviest] > 0 else 0.0
-        yield {name: min(most[name], _whole(math.sqrt(w) * part)) for name, w in work.items()}
+        yield {
+            name: min(most[name], max(least[name], _whole(math.sqrt(w) * part)))
+            for name, w in work.items()
+        }
+
+
+def _reason(operator: OperatorView, demand: float) -> str:
+    timers = f", timers take {operator.timer_load:.1f} channels" if operator.timer_load else ""
+    return (
+        f"{demand:,.0f} rows/s to take in, {operator.true_rate:,.0f} rows/s of work per "
+        f"channel{timers}"
+    )
 
 
 def _whole(channels: float) -> int:
@@ -149,6 +188,10 @@ def _share(work: Mapping[str, float], channels: Mapping[str, int]) -> float:
 
 def _overhead_s(flow: FlowView, channels: Mapping[str, int]) -> float:
     more = sum(count - flow.operators[name].channels for name, count in channels.items())
+    if not flow.channel_s_known:
+        # Nobody knows; who takes it for a line that goes on and on takes channels to make up for
+        # it, and finds out with the next batch that there was no need.
+        more = min(more, sum(flow.operators[name].channels for name in channels))
     return max(0.0, flow.overhead_s + more * flow.channel_s)
 
 

@@ -24,7 +24,13 @@ P5 remote      up did not help, congestion stays: it is not ours, go back down
 - After a change of load the throughput to compare with is today's, not that of the first period
   of the stay: else a load that rose and fell again would not be seen to fall.
 - In micro-batches a look down is a batch that is late, and what it leaves undone makes the next
-  ones late. Busy time is measured here, so a level below that can't do the work is not looked at.
+  ones late. Busy time is measured here, so a level below that can't do the work is not looked at,
+  and on the way up levels are skipped that can't: each would be a batch longer than the one before.
+- Where this level can do the work by its busy time, congestion is remote, or noise. So it is
+  followed when it has lasted for some periods.
+- A step that P5 takes back is one that was tried, and it is taken back at once: who waits for calm,
+  as before other steps down, forgets meanwhile where it came from, and climbs. So a level knows
+  from where it was reached.
 - What was forgotten is `None`, not a 0 or ∞ that compares.
 
 Significance: s = 0.1 + 0.9(1 - α), and α = 1 is the most sensitive.
@@ -32,6 +38,7 @@ Significance: s = 0.1 + 0.9(1 - α), and α = 1 is the most sensitive.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,6 +55,9 @@ CONGESTED = 0.2
 SENSITIVITY = 0.5
 _FORGET_PERIODS = 120
 """How long it counts that the level above was no better."""
+_LASTING_PERIODS = 4
+"""How long congestion lasts that busy time does not explain, before it is followed."""
+_FULL = 0.8
 _UNEVEN = 1.1
 """What the busiest channel has over the average, at best, by chance alone."""
 
@@ -81,15 +91,21 @@ def saso_step(
     congested: bool,
     sensitivity: float = SENSITIVITY,
     fits_below: bool = True,
+    fits_at: int = 0,
+    may_climb: bool = True,
+    enough: int = 0,
 ) -> tuple[SasoState, str]:
     """One adaptation period: the state with the level to go to, and which principle spoke.
 
-    `fits_below` is False where it is known without going there that the level below is too small.
+    `fits_below` is False where it is known without going there that the level below is too small,
+    and `fits_at` is the lowest level of which that is not known. Without `may_climb`, congestion
+    has not lasted long enough to be followed. `enough` is the level that the throughput of now
+    needs.
     """
     seen = _Period(state, steps, throughput, congested, 0.1 + 0.9 * (1.0 - sensitivity))
     if seen.is_remote():
         seen.note(first=None)
-        return seen.go(-1), "congested, and the step up did not help: remote (P5)"
+        return seen.go(min(0, max(seen.came_from, enough) - seen.here)), _REMOTE
     more, less = seen.more_load(), seen.less_load()
     changed = " after more load" if more else " after less load" if less else ""
     if less:
@@ -100,12 +116,20 @@ def saso_step(
     if congested:
         if seen.above is None:
             return seen.go(0), "congested, and there is no level above"
+        if not may_climb:
+            return seen.go(0), "congested, though its channels have time: not for long yet"
+        if fits_at > seen.here + 1:
+            # What is in between is not looked at, and so is not known to be better or worse.
+            return seen.go(fits_at - seen.here), f"congested{changed}, and busy time asks for it"
         if seen.is_better_above():
             return seen.go(+1), f"congested{changed} (P1)"
         return seen.go(0), "congested, and the level above is known to be no better (P1)"
     if seen.here > 0 and not seen.below.congested and fits_below:
         return seen.go(-1), f"not congested{changed}, nor known to be below (P2)"
     return seen.go(0), "settled"
+
+
+_REMOTE = "congested, and the step up did not help: remote (P5)"
 
 
 class _Period:
@@ -142,14 +166,22 @@ class _Period:
         base = max(fewer, 1)
         return after - before > self.s * (more - fewer) * before / base
 
+    @property
+    def came_from(self) -> int:
+        """The level of the period before, if it is below."""
+        return next((n for n in range(self.here) if self.was_at(self.levels[n])), self.here)
+
     def is_remote(self) -> bool:
-        below = self.below
+        """Whether the step up that led here brought nothing."""
+        before = self.levels[self.came_from]
         return (
-            self.was_at(below)
-            and below.congested
+            self.came_from < self.here
+            and before.congested
             and self.congested
-            and below.last is not None
-            and not self.is_gain(below.last, self.throughput, self.lower, self.channels)
+            and before.last is not None
+            and not self.is_gain(
+                before.last, self.throughput, self.steps[self.came_from], self.channels
+            )
         )
 
     def more_load(self) -> bool:
@@ -216,25 +248,65 @@ class Saso:
     ) -> tuple[Mapping[str, Wish], Memory]:
         wishes, after = {}, dict(memory)
         for name, operator in flow.operators.items():
-            steps = limits.levels(operator.table.slots.size)
+            steps = limits.of(name, operator.channels).levels(operator.table.slots.size)
             state = _where(memory.get(name), operator.channels, steps)
             congested = bool(operator.congestion > self.threshold)
-            fits = _fits(flow, operator, steps[max(0, state.level - 1)])
+            # By the least and by the most that the rate may be, as far as it is known.
+            error = operator.rate_error
+            fits_at = _fits_at(flow, operator, steps, 1.0)
+            fits_surely_at = _fits_at(flow, operator, steps, 1 + 2 * error)
+            too_few = _fits_at(flow, operator, steps, 1 - error) > state.level
+            # What is late for other reasons is followed when it lasts, counted on each level anew.
+            congested = congested or (too_few and flow.is_late)
+            lasted = _lasted(memory.get(name), operator.channels)
+            lasted = lasted + (not flow.drains) if congested else 0
+            may_climb = operator.total_load <= 0 or too_few or lasted >= _LASTING_PERIODS
+            enough = 0
+            if operator.true_rate > 0:
+                needed = math.ceil(operator.throughput / operator.true_rate / _FULL)
+                enough = next((n for n, count in enumerate(steps) if count >= needed), 0)
             state, why = saso_step(
-                state, steps, operator.throughput, congested, self.sensitivity, fits
+                state,
+                steps,
+                operator.throughput,
+                congested,
+                self.sensitivity,
+                fits_surely_at < state.level,
+                fits_at,
+                may_climb,
+                enough,
             )
             wishes[name] = Wish(
                 steps[state.level],
                 f"{why}: congestion {operator.congestion:.2f}, {operator.throughput:,.0f} rows/s "
                 f"on {operator.channels} channels",
+                at_once=why == _REMOTE,
             )
             after[name] = {**msgspec.to_builtins(state), "most": steps[-1]}
+            after[name]["lasted"] = [operator.channels, lasted]
         return wishes, after
 
 
-def _fits(flow: FlowView, operator: OperatorView, channels: int) -> bool:
+def _lasted(remembered: object, channels: int) -> int:
+    """For how many periods it has been congested on so many channels."""
+    if not isinstance(remembered, dict):
+        return 0
+    on, periods = remembered.get("lasted", (0, 0))
+    return int(periods) if on == channels else 0
+
+
+def _fits_at(flow: FlowView, operator: OperatorView, steps: Sequence[int], factor: float) -> int:
+    """The lowest level that does the work, if it is so many times what it seems."""
+    return next(
+        (n for n, count in enumerate(steps) if _fits(flow, operator, count, factor)),
+        len(steps) - 1,
+    )
+
+
+def _fits(flow: FlowView, operator: OperatorView, channels: int, factor: float = 1.0) -> bool:
     """Whether a batch's work would be done in its interval on so many channels."""
-    busiest = max(_UNEVEN * operator.total_load / channels, float(operator.load.max()))
+    load = factor * operator.total_load
+    busiest = max(_UNEVEN * load / channels, factor * float(operator.load.max()))
     others = sum(
         float(other.channel_load.max())
         for name, other in flow.operators.items()

@@ -141,7 +141,7 @@ class SasoPaper:
     ) -> tuple[Mapping[str, Wish], Memory]:
         wishes, after = {}, dict(memory)
         for name, operator in flow.operators.items():
-            steps = limits.levels(operator.table.slots.size)
+            steps = limits.of(name, operator.channels).levels(operator.table.slots.size)
             state = _restored(memory.get(name), len(steps))
             state.level = level_of(operator.channels, steps)
             congested = bool(operator.congestion > self.threshold)

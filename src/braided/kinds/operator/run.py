@@ -62,11 +62,13 @@ class OperatorRun:
         rehouse_keys(self.channel)
         self._wholes = self._keys.wholes()
         for grouped in self._source.read(chunks):
-            _, begins, ends, slots, keys, key_columns, *_ = grouped
-            key_rows = program.key_rows.rows_of(key_columns)
-            groups = list(zip(begins, ends, slots, keys, key_rows, strict=True))
-            tags = tags_of_rows(grouped.chunk, spec.order) if spec.keep_order else None
-            yield from way.run(self._reader.read(grouped.chunk), tags, groups)
+            with self.channel.meter.sharing():
+                _, begins, ends, slots, keys, key_columns, *_ = grouped
+                key_rows = program.key_rows.rows_of(key_columns)
+                groups = list(zip(begins, ends, slots, keys, key_rows, strict=True))
+                tags = tags_of_rows(grouped.chunk, spec.order) if spec.keep_order else None
+                rows = self._reader.read(grouped.chunk)
+            yield from way.run(rows, tags, groups)
         yield from way.end()
         if hasattr(program.operator, "onTimer") and not self._source.timers_wait:
             yield from self._fire_timers()

@@ -21,6 +21,7 @@ from pyspark.sql.types import Row
 from braided.kinds.processor.program import ProcessorProgram
 from braided.tasks.groups import GroupedChunk
 from braided.tasks.rows import row_class
+from braided.tasks.slot_meter import SlotMeter
 
 __all__ = ["Group", "Groups", "PandasReader", "RowReader"]
 
@@ -175,8 +176,15 @@ class _Window(NamedTuple):
 class Groups:
     """Iterates over the keys of a task's input, each with all its rows."""
 
-    def __init__(self, chunks: Iterator[GroupedChunk], reader: RowReader | PandasReader) -> None:
+    def __init__(
+        self,
+        chunks: Iterator[GroupedChunk],
+        reader: RowReader | PandasReader,
+        meter: SlotMeter | None = None,
+    ) -> None:
+        """`meter`: whose task reads them."""
         self._chunks = chunks
+        self._meter = SlotMeter() if meter is None else meter
         self._reader: Any = reader
         self._next: tuple[_Window, int] | None = None
         self.chunk: pa.RecordBatch | None = None
@@ -219,13 +227,14 @@ class Groups:
         grouped = next(self._chunks, None)
         if grouped is None:
             return None
-        window = _Window(
-            rows=self._reader.read(grouped.chunk),
-            begins=grouped.begins,
-            ends=grouped.ends,
-            slots=grouped.slots,
-            keys=grouped.keys,
-            values=self._reader.keys(grouped.key_columns),
-            chunk=grouped.chunk,
-        )
+        with self._meter.sharing():
+            window = _Window(
+                rows=self._reader.read(grouped.chunk),
+                begins=grouped.begins,
+                ends=grouped.ends,
+                slots=grouped.slots,
+                keys=grouped.keys,
+                values=self._reader.keys(grouped.key_columns),
+                chunk=grouped.chunk,
+            )
         return window, 0

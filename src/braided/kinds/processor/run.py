@@ -64,7 +64,7 @@ class ProcessorRun:
         program, channel = self._program, self.channel
         self._rehouse()
         reader = (PandasReader if program.pandas else RowReader)(program, channel.spec.first_column)
-        yield from self._handle_rows(Groups(self._source.read(chunks), reader))
+        yield from self._handle_rows(Groups(self._source.read(chunks), reader, channel.meter))
         self.runtime.enter("DATA_PROCESSED")
         if program.time_mode != "None" and not self._source.timers_wait:
             yield from self._fire_timers()
