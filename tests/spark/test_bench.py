@@ -17,6 +17,7 @@ from braided.bench import (
     processor,
     rescale,
     skew,
+    split_keys,
     state_size,
     stateful,
     surge,
@@ -103,6 +104,11 @@ def test_rescale_sees_both_sides_pause_and_arrive_at_the_same_totals(place: Aren
     assert result["identical"] is True
     assert result["native_pause_s"] > 0
     assert result["longest_batch_around_rescale_s"] > 0
+
+
+def test_a_key_with_most_of_the_rows_has_one_state_split_or_not(place: Arena) -> None:
+    result = split_keys.measure_split(place, split_keys.SplitSize(200, 100, 1), silent)
+    assert result["identical"] and result["split_ratio"] > 0
 
 
 def test_skew_runs_all_sides_and_finds_their_output_identical(place: Arena) -> None:
