@@ -69,9 +69,11 @@ def _now(operator: OperatorView) -> float:
 
 
 def of_key(operator: OperatorView, hottest: HottestKey | None, name: KeyNames) -> Useful | None:
-    """More channels than make the others as long as the hottest key's make nobody faster."""
+    """More channels than make the others as long as the hottest key's make nobody faster, unless
+    the key can be split.
+    """
     takes = 0.0 if hottest is None else hottest.share * operator.total_load
-    if hottest is None or takes < _KEY_LEAST:
+    if hottest is None or operator.can_split or takes < _KEY_LEAST:
         return None
     channels = max(1, math.ceil(1 / hottest.share - 0.05))
     return Useful(
