@@ -279,6 +279,8 @@ def test_a_key_bounds_the_channels_by_its_share_of_the_work() -> None:
         3,
         "key ('k',) alone takes 1.6 channels; more than 3 channels do not help",
     )
+    # One that can be split is no bound: it need not stay on one channel.
+    assert of_key(replace(heavy, can_split=True), hottest, lambda name, key: "") is None
     # A batch without rows says nothing, and one without heavy keys that there are none.
     assert HottestKey.seen(hottest, replace(seen, rows=0.0)) is hottest
     assert HottestKey.seen(hottest, seen) is None
