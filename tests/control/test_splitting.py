@@ -57,6 +57,13 @@ def test_a_key_hotter_than_a_channel_is_split_into_shares_that_fit_anywhere() ->
     assert channel_loads(table, after).max() < 1.05, "before anything has moved"
 
 
+def test_where_no_key_is_to_be_pinned_none_stays_split() -> None:
+    change = pin_change(seen(0.6, (1, 2, 4)), CHANNELS, {}, replace(RULE, pins_max=0))
+    assert not change.split and change.whole == (b"k",)
+    with pytest.raises(ValueError, match="twice among its shares"):
+        seen(0.6, (1, 2, 1))
+
+
 @pytest.mark.parametrize(
     "operator, rule",
     [

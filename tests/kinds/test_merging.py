@@ -262,3 +262,13 @@ def test_all_fields_of_a_class_merge_or_none() -> None:
 
     with pytest.raises(OperatorDefinitionError, match=r"'sum', 'min', 'max', 'union'"):
         braided.merged("average", default=0)
+
+
+def test_a_field_that_begins_with_what_counts_is_refused() -> None:
+    with pytest.raises(OperatorDefinitionError, match=r"Fives\.count begins with 5, which merging"):
+
+        class Fives(braided.Operator):
+            count: int = braided.merged("sum", default=5)
+
+            def onRow(self, row: Any) -> None:
+                self.count += 1

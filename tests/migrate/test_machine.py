@@ -19,6 +19,7 @@ from braided.migrate.steps import (
     Move,
     Outcome,
     Pause,
+    PausedLong,
     Prepare,
     Prepared,
     Request,
@@ -128,6 +129,18 @@ class TestWhenSomethingGoesWrong:
         assert machine.on(BatchEnded(False)) == []
         assert machine.on(Prepared(ids("1234"))) == [Pause(), Confine(ids("1234")), Resume()]
 
+    def test_nor_for_long_for_those_that_are_not_ready(self) -> None:
+        machine = Machine(Strategy.CCR, OUT, seen("12"), is_running=True)
+        machine.begin()
+        machine.on(seen("1234"))
+        machine.on(BatchEnded(False))
+        assert machine.on(PausedLong()) == [Resume()]
+        assert machine.on(PausedLong()) == []
+        machine.on(BatchBegan(False))
+        assert machine.on(Prepared(ids("1234"))) == [Pause(), Cut()]
+        assert machine.on(PausedLong()) == []  # it is the batch that is waited for
+        assert machine.on(BatchEnded(False)) == [Confine(ids("1234")), Resume()]
+
     def test_time_that_is_up_takes_everything_back(self) -> None:
         machine = Machine(Strategy.CCR, OUT, seen("12"), is_running=True)
         machine.begin()
@@ -138,7 +151,10 @@ class TestWhenSomethingGoesWrong:
             Request(2),
             Kill(ids("34")),
             Resume(),
-            End(Outcome.UNDONE, "the running batch did not end in time"),
+            End(
+                Outcome.UNDONE,
+                "the running batch did not end, or the new executors were not ready in time",
+            ),
         ]
 
     def test_what_dsm_has_killed_is_asked_for_again(self) -> None:
@@ -162,7 +178,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     executors.map(Prepared),
     st.booleans().map(BatchBegan),
     st.booleans().map(BatchEnded),
-    st.sampled_from([TimeUp(), StopAsked()]),
+    st.sampled_from([PausedLong(), TimeUp(), StopAsked()]),
 )
 
 

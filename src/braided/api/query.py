@@ -310,8 +310,8 @@ class ElasticQuery:
         - "dsm": executors that leave are killed at once, and what they were doing is done again;
         - "dcr": when the new ones are ready, the running batch is finished, and the next one begins
           there;
-        - "ccr": the same, but the running batch is ended early (see `cut`), and what is left of it
-          comes first in the next one.
+        - "ccr": when the new ones are there, the running batch is ended early (see `cut`) while
+          they are made ready, and what is left of it comes first in the next one, there.
 
         Nothing is lost or doubled by any of them. If it is not done after `timeout` seconds, it is
         undone: channels go back, and executors that came leave again. What is returned says how it

@@ -113,7 +113,8 @@ def pin_change(
             cooling[key] = cold.get(key, 0) + 1 if is_cool else 0
     cooled = [key for key, batches in cooling.items() if batches >= rule.cool_batches]
     unpin = tuple(key for key in cooled if key not in are_split)
-    whole = tuple(key for key in sorted(are_split) if key in cooled or not operator.can_split)
+    stays = operator.can_split and rule.pins_max > 0
+    whole = tuple(key for key in sorted(are_split) if key in cooled or not stays)
     room = rule.pins_max - len(operator.pinned) + len(unpin)
     split = _split(operator, channels, fair, room, rule)
     room -= sum(each.key.key not in operator.pinned for each in split)
@@ -141,7 +142,7 @@ def _split(
     """The hottest key that has to be split, or split further; one at a time, so that it is known
     what the others are like with it.
     """
-    if not operator.can_split or fair <= 0:
+    if not operator.can_split or fair <= 0 or not rule.pins_max:
         return ()
     for key in sorted(operator.heavy, key=lambda each: (-each.load, each.key)):
         wanted = ceil(key.load_min / (rule.part_share * fair))

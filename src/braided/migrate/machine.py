@@ -10,9 +10,10 @@
 DSM begins with the kill: it has no PREPARING and no ENDING, and the batch in flight is done again
 by whoever is there. DCR prepares before it pauses, so that little time is without output; CCR is to
 be there soonest, so it cuts the running batch at once and prepares meanwhile. If somebody can't be
-prepared then, batches resume until all are. A phase with nothing to wait for is passed through.
-Executors that are lost before the move are waited for again. When time is up before a batch has run
-on the new executors, all is as it was: channels are free to go back, and the newcomers are let go.
+prepared then, or that takes long, batches resume until all are. A phase with nothing to wait for is
+passed through. Executors that are lost before the move are waited for again. When time is up before
+a batch has run on the new executors, all is as it was: channels are free to go back, and the
+newcomers are let go.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from braided.migrate.steps import (
     Move,
     Outcome,
     Pause,
+    PausedLong,
     Prepare,
     Prepared,
     Request,
@@ -87,7 +89,9 @@ class Machine:
             return self._see(event)
         if isinstance(event, Prepared):
             self._prepared |= event.executors
-            return self._not_prepared() if self._is_refused() else self._go_on()
+            return self._not_prepared() if self._is_held_up() else self._go_on()
+        if isinstance(event, PausedLong):
+            return self._not_prepared() if self._is_held_up() else []
         if isinstance(event, BatchBegan):
             self._is_running = True
             return []
@@ -146,8 +150,8 @@ class Machine:
             instructions += self._end(Outcome.DONE)
         return instructions
 
-    def _is_refused(self) -> bool:
-        """Whether batches are paused for executors that can't run channels."""
+    def _is_held_up(self) -> bool:
+        """Whether batches are paused for executors that are not ready for channels."""
         return self.phase is Phase.ENDING and not self._is_prepared()
 
     def _not_prepared(self) -> list[Instruction]:
@@ -173,7 +177,7 @@ class Machine:
         waited_for = {
             Phase.COMING: "executors did not come",
             Phase.PREPARING: "the new executors were not ready",
-            Phase.ENDING: "the running batch did not end",
+            Phase.ENDING: "the running batch did not end, or the new executors were not ready",
             Phase.MOVED: "no batch has ended on the new executors",
         }
         return self._end(Outcome.UNDONE, f"{waited_for[self.phase]} in time")

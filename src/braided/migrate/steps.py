@@ -17,6 +17,7 @@ __all__ = [
     "Move",
     "Outcome",
     "Pause",
+    "PausedLong",
     "Prepare",
     "Prepared",
     "Request",
@@ -84,6 +85,11 @@ class BatchEnded:
 
 
 @dataclass(frozen=True)
+class PausedLong:
+    """Batches have been paused for longer than makes sense to wait for anything but their end."""
+
+
+@dataclass(frozen=True)
 class TimeUp:
     """It has taken longer than it may."""
 
@@ -93,7 +99,7 @@ class StopAsked:
     """The query ends."""
 
 
-Event = Seen | Prepared | BatchBegan | BatchEnded | TimeUp | StopAsked
+Event = Seen | Prepared | BatchBegan | BatchEnded | PausedLong | TimeUp | StopAsked
 
 # -- instructions --------------------------------------------------------------------------
 

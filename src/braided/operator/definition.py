@@ -338,7 +338,22 @@ def _merge_by_fields(cls: Any) -> None:
                 f"`{field.name}: ... = braided.merged(how, default=...)` too, or a merge(self, "
                 "other) for all of them"
             )
+        new = field.default
+        if new is not None and not _is_neutral(cls._merges[field.name], new):
+            raise OperatorDefinitionError(
+                f"{name}.{field.name} begins with {new!r}, which merging does not leave as it is: "
+                "each share of a split key begins every batch with it, so it would count again and "
+                "again. Begin with None, or with a value that changes nothing"
+            )
     cls.merge = merge_fields
+
+
+def _is_neutral(how: MergeField, new: Any) -> bool:
+    """Whether merging two new states gives a new one."""
+    try:
+        return bool(how(new, new) == new)
+    except Exception:  # what it can't do with two defaults, it may do with values
+        return True
 
 
 def _check_name(name: str, attribute: str) -> None:

@@ -102,8 +102,12 @@ class Counting:
     def let_go(self) -> None:
         """The batch is over, or failed: its input is not kept any longer."""
         kept, self._kept = self._kept, None
-        if kept is not None:
+        if kept is None:
+            return
+        try:
             kept.unpersist()
+        except Exception as error:  # it must not stand in for what ended the batch
+            log.debug("counted input is still kept: %s", error)
 
     def show(self, batch: int) -> dict[str, object]:
         return self._same_batch.show(batch, self._outlook)
@@ -157,10 +161,12 @@ class Counting:
         frames = BatchFrames(self._plan, df, spec, taken, before.view.carry, None)
         counts = {name: frames.counted(self._nodes[name]) for name in names}
         if not self._unpythonic:
-            for name in [name for name, frame in counts.items() if runs_python(frame)]:
+            # Carried rows are read by a function of ours, which says nothing of the user's.
+            known = set(names) - {file.operator for file in before.view.carry}
+            for name in [name for name in counts if name in known and runs_python(counts[name])]:
                 del counts[name], self._nodes[name]
                 self._same_batch.leave_out(name)
-            self._unpythonic = set(self._nodes) <= set(names)
+            self._unpythonic = set(self._nodes) <= known
         return {name: self._read(frame, len(taken[name].slots)) for name, frame in counts.items()}
 
     def _read(self, grouped: DataFrame, slots: int) -> Loads:

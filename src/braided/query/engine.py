@@ -138,7 +138,8 @@ class Engine:
                 f"batch {before.batch}: the checkpoint was changed while the query ran"
             )
         steps, times = self._steps, StepTimes()
-        self._migrations.wait_for_turn()
+        if not self._migrations.wait_for_turn(self._query.is_active):
+            raise Stopped
         try:
             with times.step("admit"):
                 steps.committer.check_lease()

@@ -54,9 +54,11 @@ def merge_split_keys(
     merged = {}
     for step in flow.steps:
         name = step.name
-        merge = step.merge_parts if name in batch.split else None
-        if merge is None:
+        if name not in batch.split:
             continue
+        merge = step.merge_parts
+        if merge is None:
+            raise RuntimeError(f"keys of operator {name!r} are split, which can't merge them")
         changed = list(_changes(merge, metas[name], batch, tables[name], reports[name]))
         if changed:
             path = f"state/{name}/{batch.batch}-merge-{uuid.uuid4().hex[:12]}"
@@ -102,6 +104,10 @@ def _changes(
                 for record in (whole, after)
             )
             by_slot.setdefault(pin.slot, []).append((suffix, new, old))
+            for slot in pin.shares:
+                parts.pop((pin.key, slot), None)
+    if parts:
+        raise RuntimeError(f"keys {sorted(parts)} are in slots that are no shares of theirs")
     for slot, items in sorted(by_slot.items()):
         suffixes, values, olds = (list(each) for each in zip(*sorted(items), strict=True))
         changes = changes_of(suffixes, values, olds)

@@ -35,6 +35,7 @@ from braided.migrate.steps import (
     Move,
     Outcome,
     Pause,
+    PausedLong,
     Prepare,
     Prepared,
     Request,
@@ -54,6 +55,8 @@ __all__ = ["Migration", "Migrations"]
 log = logging.getLogger("braided")
 
 _LOOK_S = 0.1
+_PAUSE_S = 10.0
+"""How long batches wait for executors that are being made ready."""
 _COMMITS_KEPT = 512
 _RATE_S = 60.0
 """The rate of output before a migration is that of so many seconds."""
@@ -119,6 +122,7 @@ class Migrations:
         self._timeline: Timeline | None = None
         self._is_going = False
         self._is_paused = False
+        self._paused_s = 0.0
         self._is_stopped = False
         self._running: Tables | None = None
         self._began_confined = False
@@ -126,10 +130,16 @@ class Migrations:
 
     # -- the thread of the batches ---------------------------------------------------------
 
-    def wait_for_turn(self) -> None:
-        """Returns when a batch may begin."""
+    def wait_for_turn(self, is_active: Callable[[], bool]) -> bool:
+        """Waits until a batch may begin; False if the query is not active any more before that, as
+        Spark, which stops it, waits for this thread.
+        """
         with self._lock:
-            self._lock.wait_for(lambda: not self._is_paused or self._is_stopped)
+            while self._is_paused and not self._is_stopped:
+                if not is_active():
+                    return False
+                self._lock.wait(_LOOK_S)
+        return True
 
     def began(self, tables: Tables) -> None:
         """A batch begins, by these tables."""
@@ -295,6 +305,9 @@ class Migrations:
     def _look(self, deadline_s: float) -> Event:
         if time.monotonic() >= deadline_s:
             return TimeUp()
+        if self._is_paused and time.monotonic() - self._paused_s > _PAUSE_S:
+            self._paused_s = time.monotonic()  # said now; others must see executors, too
+            return PausedLong()
         return Seen({executor.id: executor.host for executor in self.transition.look()})
 
     def _carry_out(
@@ -324,6 +337,7 @@ class Migrations:
             elif isinstance(instruction, Pause):
                 with self._lock:
                     self._is_paused = True
+                    self._paused_s = time.monotonic()
                     timeline.paused(time.monotonic(), self._running is not None)
             elif isinstance(instruction, Resume):
                 with self._lock:

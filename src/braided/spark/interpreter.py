@@ -11,11 +11,15 @@ the workers, and there one small job looks at what they have.
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import os
 import re
+import site
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -66,10 +70,28 @@ def preload_workers(spark: SparkSession, daemon: str) -> None:
     run the driver's Python, and nobody has chosen another one.
     """
     context = spark.sparkContext
-    if sys.platform == "linux" and _is_local(context) and context.pythonExec == sys.executable:
+    is_ours = _is_local(context) and context.pythonExec == sys.executable
+    if sys.platform == "linux" and is_ours and _is_installed():
         # What was set is read whenever a task looks for a worker.
         jvm_conf = context._jsc.sc().conf()
         jvm_conf.setIfMissing(_DAEMON_SETTING, daemon)
+
+
+@functools.cache
+def _is_installed() -> bool:
+    """Whether a new interpreter finds Braided by itself: Spark adds what it was given as files
+    (`--py-files`) to workers only, after the daemon has forked them.
+    """
+    home = str(Path(__file__).resolve().parents[2])
+    if home in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        return True
+    try:
+        found = importlib.metadata.distribution("braided")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    sites = [*site.getsitepackages(), site.getusersitepackages()]
+    where = Path(str(found.locate_file(""))).resolve()
+    return where in [Path(each).resolve() for each in sites]
 
 
 def check_workers(spark: SparkSession) -> None:

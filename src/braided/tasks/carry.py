@@ -29,6 +29,8 @@ from braided.tasks.task_line import TaskLine
 __all__ = ["CarriedColumns", "Cut", "read_carry", "write_carry"]
 
 _PIECE_BYTES = 4 << 20
+_FILE_BITS = 40
+"""Rows of a file are numbered by so many bits; what is above says which file."""
 _BEFORE_ALL = -(1 << 62)
 """The age of rows that have lost their order columns: ahead of all that comes from elsewhere."""
 
@@ -90,11 +92,13 @@ class CarriedColumns:
     """The columns of carried rows: order columns, then the rows' own.
 
     Where a task's rows came without order columns, they get some that say the order in which they
-    are: rows of one key are in one file, behind one another.
+    are: rows of one key are in one file, behind one another; those of a split key in several, one
+    file after the other.
     """
 
-    def __init__(self, order: int, has_order: bool, width: int) -> None:
-        """`width`: how many columns are the rows' own."""
+    def __init__(self, order: int, has_order: bool, width: int, channel: int) -> None:
+        """`width`: how many columns are the rows' own. `channel`: whose rows they are."""
+        self._first = channel << _FILE_BITS
         self._order = order
         self._has_order = has_order
         self._kept = list(range(width + (order if has_order else 0)))
@@ -111,7 +115,7 @@ class CarriedColumns:
         zeros = pa.array(np.zeros(count, np.int64))
         # However often they are carried: what operators before have still to give out is newer.
         age = pa.array(np.full(count, _BEFORE_ALL, np.int64))
-        sequence = pa.array(np.arange(count, dtype=np.int64) + position)
+        sequence = pa.array(np.arange(count, dtype=np.int64) + (self._first + position))
         order = [age, sequence, *[zeros] * (self._order - 2)]
         names = [*order_columns(self._order), *chunk.schema.names]
         return pa.RecordBatch.from_arrays([*order, *chunk.columns], names=names)

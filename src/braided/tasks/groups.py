@@ -92,7 +92,7 @@ class GroupSource:
         self._channel = channel
         self._codec = codec
         self._key_positions = [spec.first_column + position for position in key_positions]
-        self._carried = CarriedColumns(spec.order, spec.keep_order, width)
+        self._carried = CarriedColumns(spec.order, spec.keep_order, width, channel.number)
         self._grain = grain
         self._heavy = HeavyKeys()
         self._cut: Cut | None = None

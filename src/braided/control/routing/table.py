@@ -64,6 +64,8 @@ class RoutingTable:
         pinned_to = {slot for pin in self.pins for slot in (pin.slot, *pin.shares)}
         if any(not 0 <= slot < slots.size for slot in pinned_to):
             raise ValueError(f"a key is pinned to a slot that is not there; there are {slots.size}")
+        if any(len(set(pin.shares)) != len(pin.shares) for pin in self.pins):
+            raise ValueError("a split key has a slot twice among its shares")
         if self.hosts and len(self.hosts) != self.channels:
             raise ValueError(f"{self.channels} channels have {len(self.hosts)} hosts")
         # A copy, so that nobody can change a table that is in use.
