@@ -109,23 +109,27 @@ def test_channels_follow_the_work_within_their_bounds_and_a_restart_remembers(la
     flow = braided.stream(feed.frame()).groupBy("k").apply(Waits, "k int, n int")
     keys = keys_of_slots(lab, set(range(16)), 24)  # more than a second of work
     options: dict[str, Any] = {"slots": 16, "channels.max": 3}
+    steps = 0
     with lab.running(flow, channels=1, **options) as query:
-        for _ in range(5):
+        # A machine so busy that a batch's own second is little of it has no need of channels.
+        while query.routing()["Waits"].channels == 1 and steps < 25:
             step(lab, feed, query, keys)
+            steps += 1
         table = query.routing()["Waits"]
         memory = query._opened.control.memory
     assert 1 < table.channels <= 3
-    is_exact(lab, flow, keys, 5)
+    is_exact(lab, flow, keys, steps)
     assert any(e.kind == "scale-up" for e in events_of(lab) if isinstance(e, Decided))
     assert memory is not None
     # That of the batch before, which was known when the last one was committed.
-    kept = json.loads(manifests_of(lab.checkpoint)[4].extra["control"])
+    kept = json.loads(manifests_of(lab.checkpoint)[steps - 1].extra["control"])
     assert kept["scale"] == "ds2" and kept["controller"]["decisions"] > 0
     with lab.running(flow, **options) as query:
         assert query.routing()["Waits"] == table
-        assert query._opened.control.memory == manifests_of(lab.checkpoint)[4].extra["control"]
+        newest = manifests_of(lab.checkpoint)[steps - 1]
+        assert query._opened.control.memory == newest.extra["control"]
         step(lab, feed, query, keys)
-    is_exact(lab, flow, keys, 6)
+    is_exact(lab, flow, keys, steps + 1)
 
 
 def test_executors_have_key_ranges_with_channels_of_their_own(lab: Lab) -> None:
