@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 
+import numpy as np
+
 __all__ = ["PERCENTILE", "Latency"]
 
 PERCENTILE = 0.95
 _SPAN_S = 60.0
 _BATCHES = 256
 _BATCHES_LEAST = 16
-_ROUNDS = 40
 
 
 class Latency:
@@ -28,7 +29,7 @@ class Latency:
         """One batch."""
         if rows <= 0:
             return
-        self._batches.append((rows, duration_s, max(collected_s, 1e-9)))
+        self._batches.append((rows, duration_s, max(collected_s, 1e-6)))
         span_s = sum(each[2] for each in self._batches)
         while len(self._batches) > 1 and span_s - self._batches[0][2] >= _SPAN_S:
             span_s -= self._batches.popleft()[2]
@@ -37,13 +38,13 @@ class Latency:
         """What 95 of 100 rows had at most; None as long as too few batches can tell."""
         if len(self._batches) < _BATCHES_LEAST:
             return None
-        wanted = PERCENTILE * sum(rows for rows, _, _ in self._batches)
-        low, high = 0.0, max(took + collected for _, took, collected in self._batches)
-        for _ in range(_ROUNDS):
-            middle = (low + high) / 2
-            within = sum(
-                rows * min(1.0, max(0.0, (middle - took) / collected))
-                for rows, took, collected in self._batches
-            )
-            low, high = (low, middle) if within >= wanted else (middle, high)
-        return high
+        rows, took, collected = np.array(self._batches).T
+        # How many rows had at most some latency is a line with bends, where batches begin and end.
+        bends = np.concatenate([took, took + collected])
+        steeper = np.concatenate([rows / collected, -rows / collected])
+        order = np.argsort(bends, kind="stable")
+        bends, slopes = bends[order], np.cumsum(steeper[order])[:-1]
+        within = np.concatenate([[0.0], np.cumsum(slopes * np.diff(bends))])
+        wanted = PERCENTILE * float(rows.sum())
+        last = int(np.searchsorted(within, wanted)) - 1
+        return float(bends[last] + (wanted - within[last]) / slopes[last])
