@@ -24,7 +24,7 @@ from braided.hosts.probe import Found, find
 from braided.spark.executors import Executor, place_of
 from braided.spark.placed_frames import PlacedFrames
 from braided.store.history.manifest import OperatorVersion, View
-from braided.store.history.shipped_chains import ChainPacker
+from braided.store.history.shipped_chains import pack_slots
 from braided.tasks.prefetch import Fetched, HostErrand, SlotShare, run_errands
 from braided.tasks.state_location import StateLocation
 
@@ -185,8 +185,4 @@ def slots_to_fetch(
 
 
 def _share(name: str, version: OperatorVersion, slots: tuple[int, ...]) -> SlotShare:
-    # As if they were a channel of their own, the first of two.
-    table = np.ones(version.meta.slots, dtype=np.int32)
-    table[list(slots)] = 0
-    chains = ChainPacker().pack(version.chains, table, 2)[0]
-    return SlotShare(name, version.meta, slots, chains)
+    return SlotShare(name, version.meta, slots, pack_slots(version.chains, slots))

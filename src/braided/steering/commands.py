@@ -135,7 +135,7 @@ class Commands:
             self._taken = len(self._waiting)
             for name, proposed in self._proposed.items():
                 before = self._tables[name]
-                fits = proposed.epoch == before.epoch + 1 and proposed.pins == before.pins
+                fits = proposed.epoch == before.epoch + 1 and proposed.keeps_keys_of(before)
                 if tables[name] is before and fits:
                     tables[name] = proposed
             self._proposed.clear()
