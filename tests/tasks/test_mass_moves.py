@@ -21,6 +21,7 @@ from braided.control.routing.pins import assign_keys, pin_key
 from braided.control.routing.table import Pin, RoutingTable
 from braided.errors import CheckpointCorruptError
 from braided.query.commit import manifest_of
+from braided.query.stored_tables import store_assigned, table_of
 from braided.store.durable.local_store import LocalStore
 from braided.store.history import shipped_parts
 from braided.store.history.manifest import OperatorMeta, OperatorVersion
@@ -184,7 +185,9 @@ class Flow:
             initial={},
         )
         view = self.manifests.view_at(self.batch, "flow")
-        self.manifests.write(manifest_of(outcome, view, "flow", "test", False))
+        assigned = store_assigned(self.manifests, outcome.batch, outcome.tables, view)
+        manifest = manifest_of(outcome, view, "flow", "test", False, assigned=assigned)
+        self.manifests.write(manifest)
         self.batch, self.table = self.batch + 1, table
 
     def _reports(self, table: RoutingTable, turn: Turn) -> list[ChannelReport]:
@@ -223,6 +226,7 @@ class Flow:
         expected: dict[int, dict[bytes, bytes]] = {slot: {} for slot in range(SLOTS)}
         for key, hash, check in KEYS:
             expected[slot_of_key(self.table, hash, check)] |= self.alone[key].items()
+        assert table_of(version, self.manifests) == self.table
         found = {slot: dict(state.slot(slot).scan(b"")) for slot in range(SLOTS)}
         assert found == expected
         timers = {

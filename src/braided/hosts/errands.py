@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from braided.control.routing.host_choice import Residence
+from braided.control.routing.key_moves import KeyMoves
 from braided.control.routing.table import RoutingTable
 from braided.hosts.probe import Found, find
 from braided.spark.executors import Executor, place_of
@@ -28,7 +29,7 @@ from braided.store.history.shipped_chains import pack_slots
 from braided.tasks.prefetch import Fetched, HostErrand, SlotShare, run_errands
 from braided.tasks.state_location import StateLocation
 
-__all__ = ["Errands", "HostSlots", "slots_to_fetch"]
+__all__ = ["Errands", "HostSlots", "guests_to_fetch", "slots_to_fetch"]
 
 HostSlots = Mapping[str, Mapping[str, tuple[int, ...]]]
 """Slots by host and operator."""
@@ -181,6 +182,25 @@ def slots_to_fetch(
     for slot in moved.tolist():
         if version.length(slot):
             found.setdefault(names[wanted[slot]], []).append(slot)
+    return {host: tuple(slots) for host, slots in found.items()}
+
+
+def guests_to_fetch(
+    table: RoutingTable, moves: KeyMoves, residence: Residence, version: OperatorVersion
+) -> dict[str, tuple[int, ...]]:
+    """The slots with state from which keys go to hosts that do not have them, by host."""
+    names = list(dict.fromkeys(host for host in table.hosts if host))
+    numbers = {host: n for n, host in enumerate(names)}
+    of_channel = np.array([numbers.get(host, -1) for host in table.hosts] or [-1], dtype=np.int32)
+    taking = of_channel[table.slots[moves.takers]] if names else np.full(len(moves), -1)
+    # With a host's own slots it is `slots_to_fetch` that sees to them.
+    own = of_channel[table.slots[moves.donors]] if names else taking
+    away = (taking >= 0) & (taking != residence.among(names)[moves.donors]) & (taking != own)
+    pairs = np.unique(np.stack([taking[away], moves.donors[away]]), axis=1)
+    found: dict[str, list[int]] = {}
+    for host, slot in pairs.T.tolist():
+        if version.length(slot):
+            found.setdefault(names[host], []).append(slot)
     return {host: tuple(slots) for host, slots in found.items()}
 
 

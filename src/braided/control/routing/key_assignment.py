@@ -11,17 +11,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 __all__ = ["NO_KEYS", "Hashes", "KeyAssignment"]
 
 Hashes = npt.NDArray[np.int64]
 _Slots = npt.NDArray[np.int32]
 _Positions = npt.NDArray[np.int64]
+
+_Number = TypeVar("_Number", np.int32, np.int64)
 
 _COLUMNS = ("hash", "check", "slot", "key")
 
@@ -79,8 +81,8 @@ class KeyAssignment:
     @classmethod
     def of_batch(cls, batch: pa.RecordBatch) -> KeyAssignment:
         """What `to_batch` gave."""
-        hashes, checks, slots = (batch.column(name).to_numpy() for name in _COLUMNS[:3])
-        return cls.of(batch.column("key"), hashes, checks, slots)
+        hashes, checks = (_numbers(batch.column(name), np.int64) for name in _COLUMNS[:2])
+        return cls.of(batch.column("key"), hashes, checks, _numbers(batch.column("slot"), np.int32))
 
     @classmethod
     def outlined(cls, count: int, digest: str) -> KeyAssignment:
@@ -96,10 +98,10 @@ class KeyAssignment:
         if ((hashes[1:] == hashes[:-1]) & (checks[1:] == checks[:-1])).any():
             raise ValueError("a key is assigned twice, or two keys have the same hashes")
         digest = hashlib.blake2b(digest_size=16)
-        lengths = pc.binary_length(keys).to_numpy(zero_copy_only=False).astype(np.int64)
-        for column in (hashes, checks, slots.astype(np.int64), lengths):
+        ends = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, 4 * keys.offset)
+        for column in (hashes, checks, slots.astype(np.int64), np.diff(ends).astype(np.int64)):
             digest.update(column.tobytes())
-        digest.update(b"".join(keys.to_pylist()))
+        digest.update(keys.buffers()[2][int(ends[0]) : int(ends[-1])])
         return cls(slots.size, digest.hexdigest(), hashes, checks, slots, keys)
 
     @property
@@ -194,6 +196,12 @@ class KeyAssignment:
 
     def __repr__(self) -> str:
         return f"KeyAssignment({self.count} keys, {self.digest[:8]})"
+
+
+def _numbers(column: pa.Array, kind: type[_Number]) -> npt.NDArray[_Number]:
+    # Not to_numpy(), which imports pandas.
+    size = np.dtype(kind).itemsize
+    return np.frombuffer(column.buffers()[1], kind, len(column), size * column.offset)
 
 
 NO_KEYS = KeyAssignment.of([], [], [], [])
