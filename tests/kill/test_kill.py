@@ -162,6 +162,7 @@ SPLIT_KEYS = ("task-after-changelog:5", "merged:2", "manifest-linked:2")
 
 
 def test_split_keys_count_each_row_once_wherever_the_driver_is_killed(stage: Stage) -> None:
+    """All keys are assigned to other slots in every batch, too."""
     batches = random_batches(8, keys=4)
     scene = stage.scene(batches, "sums", **OFTEN)
 
@@ -180,7 +181,9 @@ def test_split_keys_count_each_row_once_wherever_the_driver_is_killed(stage: Sta
     assert scene.state().records == scene.state(cached=True).records == counted(last)
     rows = [(row.id, row.key, 1, row.amount) for batch in batches for row in batch]
     assert ordered(scene.published()) == rows
-    assert list((scene.checkpoint / "braided" / "state" / "op").glob("*-merge-*")), "none was split"
+    written = scene.checkpoint / "braided" / "state" / "op"
+    assert list(written.glob("*-merge-*")), "none was split"
+    assert list(written.glob("*-assigned-*")), "none was assigned"
     # A slot whose first state was merged is read from nothing once; there are three such keys.
     figures = sums(scene.progress())
     assert figures["rebuilt"] <= 3 and figures["cacheErrors"] == 0

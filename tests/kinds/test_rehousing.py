@@ -19,7 +19,8 @@ from braided.store.history.runs import RunFile
 from braided.store.slots.channel_state import SnapshotLimits
 from braided.tasks.channel import Channel as TaskChannel
 from braided.tasks.columns import PLACE_SHIFT
-from braided.tasks.spec import BatchSpec, Rehousing, TaskSpec
+from braided.tasks.spec import BatchSpec, TaskSpec
+from support.moved_keys import moved
 
 DONOR, TAKER = 3, 5
 ROW = StructType([StructField("k", IntegerType())])
@@ -74,8 +75,8 @@ def test_a_timer_fires_once_and_in_its_new_slot(tmp_path: Path) -> None:
     channel = Channel(tmp_path)
     assert channel.batch(1, {7: DONOR, 8: DONOR}, due={}) == []
     (key,) = PROGRAM.keys.encode_batch([pa.array([7], pa.int32())])
-    moved = {"reminds": {0: [Rehousing(key, DONOR, TAKER)]}}
-    assert channel.batch(2, {7: TAKER}, due={}, rehoused=moved) == []
+    moves = {"reminds": moved([(key, DONOR, TAKER)])}
+    assert channel.batch(2, {7: TAKER}, due={}, moves=moves) == []
     due = {"reminds": {0: [DONOR]}}
     assert channel.batch(200, {}, due=due) == [(8, 1)], "the other key's, which stayed"
     due = {"reminds": {0: [TAKER]}}

@@ -26,6 +26,7 @@ from braided.control.policy import Limits
 from braided.flow.graph import flow_of
 from braided.operator.definition import state_codec
 from braided.steering import policy_settings as policies
+from support.reassigning import Reassigner
 from support.restless import RESTLESS_KEYS, WITHOUT_CORES, RestlessBalance, RestlessScale
 from support.stream_harness import Feed, Lab, manifests_of, rows_by_batch, timers_of
 from support.stream_operators import FAMILY, SCHEMA, Oracle, Row, Tagged
@@ -180,7 +181,7 @@ def test_state_and_output_are_exact_with_policies_that_know_no_rest(
     spark: SparkSession, plan: Plan, seed: int
 ) -> None:
     """Other channels, slots dealt out anew and keys pinned and let go, after every batch but the
-    first of a process.
+    first of a process, and keys in other slots after every batch.
     """
     chance = random.Random(seed)
     rows = [
@@ -206,12 +207,14 @@ def test_state_and_output_are_exact_with_policies_that_know_no_rest(
         }
         if plan.by_column:
             options["orderBy"] = "seq"
+        reassigner, assigned = Reassigner(seed), 0
         for run in (batches[:8], batches[8:]):
             with lab.running(flow, **options) as query:
                 for batch in run:
                     feed.add(batch)
                     query.processAllAvailable()
                     assert query._opened.control.settled(60)
+                    assigned += reassigner.propose(query)
         parts = [
             part for m in manifests_of(lab.checkpoint).values() for part in m.operators.values()
         ]
@@ -220,6 +223,7 @@ def test_state_and_output_are_exact_with_policies_that_know_no_rest(
         assert max(part.epoch for part in parts) >= 8
         assert len({part.channels for part in parts}) > 2
         assert len({pin.key for part in parts for pin in part.pins or ()}) > 1
+        assert assigned > 0 and any(part.assigned for part in parts)
         _is_exact(lab, plan, feed, flow, len(rows))
 
 

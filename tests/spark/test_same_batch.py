@@ -18,6 +18,8 @@ from braided import failpoints
 from braided.control.measure.view import OperatorView
 from braided.control.routing.table import RoutingTable
 from braided.query.stored_tables import table_of
+from braided.store.durable.local_store import LocalStore
+from braided.store.history.manifest_log import ManifestLog
 from support.stream_harness import Lab, committed_view
 from support.stream_operators import FAMILY, SCHEMA
 
@@ -55,7 +57,8 @@ def _shown(query: Any) -> dict[str, Any]:
 
 def _is_dealt_out(lab: Lab, slots: set[int]) -> bool:
     """Whether the table in effect was made for rows in these slots and no others."""
-    table = table_of(committed_view(lab.checkpoint).operators["totals"])
+    manifests = ManifestLog(LocalStore(Path(lab.checkpoint) / "braided"))
+    table = table_of(committed_view(lab.checkpoint).operators["totals"], manifests)
     owners = np.zeros(SLOTS, dtype=np.int32)
     working = sorted(slots)
     owners[working] = np.arange(len(working)) % table.channels

@@ -1,5 +1,6 @@
-"""Keys that are split, made whole, pinned and moved while batches are cut, fail and run again, and
-the query is rescaled and restarted: state and output are those of a plain Python model.
+"""Keys that are split, made whole, pinned and, in every batch, assigned to other slots, while
+batches are cut, fail and run again, and the query is rescaled and restarted: state and output are
+those of a plain Python model.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import braided
 from braided import failpoints
 from braided.control.routing.table import Pin
 from braided.steering import sampling
+from support.reassigning import Reassigner
 from support.split_keys import (
     KEYS,
     SCHEMA,
@@ -57,7 +59,7 @@ def test_state_and_output_are_those_of_whole_keys(
         feed.add(new)
 
     points = ["manifest-linked", "merged"]
-    was_split = 0
+    was_split, reassigner, assigned = 0, Reassigner(7), 0
     for turn in range(18):
         key = chance.choice(KEYS[:2] if turn % 3 else KEYS)
         shares = tuple(chance.sample(range(SLOTS), chance.randint(2, 7)))
@@ -84,11 +86,13 @@ def test_state_and_output_are_those_of_whole_keys(
                     query.awaitTermination()
                 failpoints.arm(None)
                 query = lab.start(flow, **options)
+                assert len(query.routing()["ledger"].assigned) > 0
+        assigned += reassigner.propose(query)
         add()
         query.processAllAvailable()
         was_split += any(pin.shares for pin in query.routing()["ledger"].pins)
     query.processAllAvailable()
-    assert was_split > 8 and not points
+    assert was_split > 8 and not points and assigned > 50
     query.stop()
 
     fields, output = expected(rows)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from braided.errors import CheckpointCorruptError
 from braided.store.history import chains as module
-from braided.store.history import shipped_chains as shipped_chains_module
+from braided.store.history import shipped_parts
 from braided.store.history.chains import AppliedRun, Chains
 from braided.store.history.manifest import (
     Manifest,
@@ -194,7 +194,7 @@ def test_a_task_opens_its_slots_without_a_manifest(
     )
     if long:
         packed = shipped[OPERATOR].packed
-        monkeypatch.setattr(shipped_chains_module, "_LONG_BYTES", 0)
+        monkeypatch.setattr(shipped_parts, "_LONG_BYTES", 0)
         shipped = {OPERATOR: ship_chains(flow.files, "state/sums/6-chains-a", packed)}
         assert shipped[OPERATOR].file and not shipped[OPERATOR].packed
     batch = BatchSpec("t", flow.batch + 1, 0, 0, 0, {}, None, chains=shipped)

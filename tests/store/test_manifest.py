@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from braided.errors import CheckpointCorruptError
 from braided.store.history.manifest import (
     FORMAT,
+    NO_FILE,
+    AssignedFile,
     CarryFile,
     DeadFile,
     Manifest,
@@ -19,6 +21,7 @@ from braided.store.history.manifest import (
     View,
     decode_table,
     encode_table,
+    format_of,
     problems,
     to_full,
 )
@@ -98,6 +101,23 @@ def test_files_of_diverted_rows_are_kept_through_full_manifests() -> None:
     assert View.empty().apply(full).dead == (one, two, three)
     lossy = msgspec.structs.replace(full, dead=(three,))
     assert "every file of diverted rows" in problems(view, lossy)[0]
+
+
+def test_assigned_keys_are_named_until_a_manifest_says_otherwise() -> None:
+    file = AssignedFile("state/op/1-assigned-a", "sum", "a", 7)
+    view = View.empty().apply(first(run(0, "log", [0])))
+    assert view.operators["op"].assigned == NO_FILE
+    parts = {"op": part(run(1, "log", [0, 4]), assigned=file, epoch=1)}
+    view = view.apply(manifest(1, parts["op"]))
+    delta = manifest(2, part(epoch=1))
+    full = to_full(view, delta)
+    # Only who reads a manifest that names keys has to know of them.
+    assert (format_of(parts), delta.format, full.format) == (4, 2, 4)
+    for after in (view.apply(delta), view.apply(full), View.empty().apply(full)):
+        assert after.operators["op"].assigned == file and file.name in after.live_files()
+    freed = view.apply(manifest(2, part(assigned=NO_FILE, epoch=2)))
+    assert freed.operators["op"].assigned == NO_FILE and file.name not in freed.live_files()
+    assert "" not in freed.live_files()
 
 
 def test_pinned_keys_stay_until_a_manifest_says_otherwise() -> None:

@@ -1,4 +1,4 @@
-"""A key that changes slots takes along all it has, and nothing of any other key."""
+"""Keys that change slots take along all they have, and nothing of any other key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braided.store.slots.slot import SlotState, empty_slot
-from braided.store.variables.moving import move_key
+from braided.store.variables.moving import belongings_of, is_piece
 from braided.store.variables.open_key import OpenKey
 from braided.store.variables.variables import (
     INLINE_BYTES_MAX,
@@ -56,17 +56,23 @@ def _does(slot: SlotState, key: bytes, acts: list[tuple[str, Any]], ttl_ms: int 
     keys=st.permutations(KEYS).map(lambda keys: keys[:3]),
     acts=st.lists(_acts, min_size=3, max_size=3),
     ttl_ms=st.sampled_from([None, 10]),
+    count=st.integers(0, 3),
 )
-def test_all_of_a_key_moves_and_nothing_else(
-    keys: list[bytes], acts: list[list[tuple[str, Any]]], ttl_ms: int | None
+def test_all_of_some_keys_moves_and_nothing_else(
+    keys: list[bytes], acts: list[list[tuple[str, Any]]], ttl_ms: int | None, count: int
 ) -> None:
+    moving = keys[:count]
     donor, taker = empty_slot(), empty_slot()
     alone, others = empty_slot(), empty_slot()
     for number, (key, does) in enumerate(zip(keys, acts, strict=True)):
         _does(donor, key, does, ttl_ms)
-        _does(others if number else alone, key, does, ttl_ms)
-    move_key(keys[0], donor, taker)
+        _does(alone if number < count else others, key, does, ttl_ms)
+    for items in belongings_of(moving, donor).values():
+        for suffix, value in items:
+            donor.delete(suffix)
+            taker.put(suffix, value)
     assert taker.items() == alone.items()
     assert donor.items() == others.items()
-    move_key(keys[0], taker, donor)
-    assert taker.items() == {}
+    pieces = {suffix for suffix in alone.items() if is_piece(suffix)}
+    assert pieces == {suffix for suffix in alone.items() if suffix[:1] in (b"v", b"l", b"m")}
+    assert belongings_of(moving, donor) == {}

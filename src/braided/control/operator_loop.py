@@ -387,7 +387,8 @@ class OperatorLoop:
             slots = before.slots.copy()
             for old, new in renamed.items():
                 slots[before.slots == old] = new
-            before = RoutingTable(before.epoch, max(before.channels, channels), slots, before.pins)
+            more = max(before.channels, channels)
+            before = replace(before, channels=more, slots=slots, hosts=())
         after = policy.balance(replace(operator, table=before, layout=layout), channels)
         if after is operator.table:
             return after, layout, decisions

@@ -1,23 +1,26 @@
-"""The hashes that rows of a pinned key are known by.
+"""The hashes that rows of pinned and assigned keys are known by.
 
-Rows are hashed in the JVM, so a key is too: a frame of one row, with the types of the grouping
-columns, through the expressions of `flow/route.py`.
+Rows are hashed in the JVM, so keys are too: a frame with a row for each, with the types of the
+grouping columns, through the expressions of `flow/route.py`; one job for any number of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from braided.control.routing.key_assignment import Hashes, KeyAssignment
 from braided.flow.route import can_be_pinned, pin_hashes
 from braided.flow.step import KeyedStep
 from braided.store.slots.key_codec import KeyCodec
 
-__all__ = ["KeyHashes", "KeyNaming", "key_hashes"]
+__all__ = ["KeyHashes", "KeyNaming", "key_hashes", "many_key_hashes"]
 
 
 class KeyHashes:
@@ -31,6 +34,18 @@ class KeyHashes:
         """Both hashes of a key, given as the state knows it; None if it can't be pinned."""
         step = self._steps[name]
         return key_hashes(self._spark, step.key_schema, key) if step.can_be_pinned else None
+
+    def assigned(
+        self, name: str, keys: Sequence[bytes], slots: npt.ArrayLike
+    ) -> KeyAssignment | None:
+        """Keys, given as the state knows them, each with a slot of its own; None if the operator's
+        keys can't be told apart by hashes.
+        """
+        step = self._steps[name]
+        if not step.can_be_pinned or not can_be_pinned(step.key_schema):
+            return None
+        hashes, checks = many_key_hashes(self._spark, step.key_schema, keys)
+        return KeyAssignment.of(keys, hashes, checks, slots)
 
 
 class KeyNaming:
@@ -48,11 +63,21 @@ def key_hashes(spark: SparkSession, key_schema: StructType, key: bytes) -> tuple
     """Both hashes of a key of such columns; None if they do not tell all keys apart."""
     if not can_be_pinned(key_schema):
         return None
+    (hash,), (check,) = many_key_hashes(spark, key_schema, [key])
+    return int(hash), int(check)
+
+
+def many_key_hashes(
+    spark: SparkSession, key_schema: StructType, keys: Sequence[bytes]
+) -> tuple[Hashes, Hashes]:
+    """Both hashes of each of the keys, of columns that tell them apart; in one job."""
     codec = KeyCodec(to_arrow_schema(key_schema, timezone="UTC"))
     names = [f"k{i}" for i in range(len(key_schema.fields))]
     fields = zip(names, key_schema.fields, strict=True)
     schema = StructType([StructField(name, field.dataType) for name, field in fields])
-    rows = pa.Table.from_arrays(codec.decode_batch([key]), names=names)
-    hashes = spark.createDataFrame(rows, schema).selectExpr(*pin_hashes(names)).head()
-    assert hashes is not None
-    return int(hashes[0]), int(hashes[1])
+    rows = pa.Table.from_arrays(codec.decode_batch(list(keys)), names=names)
+    sql = [f"{each} AS {name}" for each, name in zip(pin_hashes(names), ("a", "b"), strict=True)]
+    # In one partition, so that they come back in their order.
+    found = spark.createDataFrame(rows, schema).coalesce(1).selectExpr(*sql).collect()
+    hashes, checks = (np.array([row[i] for row in found], np.int64) for i in (0, 1))
+    return hashes, checks

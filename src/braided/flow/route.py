@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,10 +27,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from braided.control.routing.key_assignment import NO_KEYS, KeyAssignment
 from braided.control.routing.table import Pin, RoutingTable
 from braided.errors import OptionError
 from braided.spark.column_lists import ColumnList, NameList
 from braided.spark.jvm import int_array
+from braided.spark.key_lookup import KeyLookup
 from braided.spark.sql_text import quoted
 from braided.tasks.columns import PLACE, PLACE_SHIFT, hidden_key, order_columns
 from braided.tasks.stage import StageInput
@@ -41,7 +44,7 @@ __all__ = [
     "first_order",
     "late_filter",
     "pin_hashes",
-    "place_sql",
+    "place_column",
     "sequence",
     "slot_of_place",
     "slot_sql",
@@ -60,6 +63,8 @@ _ORDERABLE: dict[type[DataType], str] = {
         "AS DECIMAL(18, 6)) * 1000000)"
     ),
 }
+_Asked: TypeAlias = tuple[tuple[str, ...], tuple[Pin, ...], KeyAssignment]
+
 _KAFKA = {"topic": StringType, "partition": IntegerType, "offset": LongType}
 
 
@@ -94,31 +99,10 @@ def _hash_sql(columns: Sequence[str]) -> str:
     return f"xxhash64({', '.join(columns)})"
 
 
-def place_sql(
-    columns: Sequence[str], slots: int, pins: Sequence[Pin] = (), sequence: Sequence[str] = ()
-) -> str:
-    """SQL for the place of a row's key; `sequence` are the columns by which rows of a split key are
-    dealt out.
-    """
-    return (
-        f"shiftleft({_slot_or_pin_sql(columns, slots, pins, sequence)}, {PLACE_SHIFT}) | "
-        f"shiftrightunsigned({_hash_sql(columns)}, {64 - PLACE_SHIFT}) AS {PLACE}"
-    )
-
-
-def _slot_or_pin_sql(
-    columns: Sequence[str], slots: int, pins: Sequence[Pin], sequence: Sequence[str]
-) -> str:
-    slot = slot_sql(columns, slots)
-    if not pins:
-        return slot
-    hash_sql, check_sql = pin_hashes(columns)
-    cases = " ".join(
-        f"WHEN {hash_sql} = {_bigint(pin.hash)} AND {check_sql} = {_bigint(pin.check)} "
-        f"THEN {_pinned_slot(pin, sequence)}"
-        for pin in pins
-    )
-    return f"CASE {cases} ELSE {slot} END"
+def place_column(columns: Sequence[str], slot: Column) -> Column:
+    """The place of a row's key, by its slot."""
+    high = F.expr(f"shiftrightunsigned({_hash_sql(columns)}, {64 - PLACE_SHIFT})")
+    return F.shiftleft(slot, PLACE_SHIFT).bitwiseOR(high).alias(PLACE)
 
 
 def _pinned_slot(pin: Pin, sequence: Sequence[str]) -> str:
@@ -235,8 +219,9 @@ class Route:
         self._sequences: _Sequences | None = None
         self._columns = keys.sql()
         self._slots = slots
-        # With the SQL and the pins that it was made for.
-        self._placing: tuple[tuple[tuple[str, ...], tuple[Pin, ...]], ColumnList] | None = None
+        # With the SQL, the pins and the assigned keys that it was made for.
+        self._placing: tuple[_Asked, ColumnList] | None = None
+        self._lookup: tuple[KeyAssignment, KeyLookup] | None = None
         self._table: RoutingTable | None = None
         self._channel: Column | None = None
 
@@ -248,7 +233,7 @@ class Route:
         frame, table = rows.frame, rows.table
         if self._hidden:
             frame = frame.select("*", *self._hidden)
-        placed = self.placed(frame, rows.admitted, table.pins)
+        placed = self.placed(frame, rows.admitted, table.pins, table.assigned)
         routed = placed.repartitionById(table.channels, self._channel_of(table, slot_of_place()))
         if self._sequences is None:
             self._sequences = self._make_sequences(frame.sparkSession)
@@ -258,32 +243,73 @@ class Route:
         return arranged if rows.tagged else lists.order.drop(arranged)
 
     def placed(
-        self, frame: DataFrame, admitted: Sequence[str] = (), pins: Sequence[Pin] = ()
+        self,
+        frame: DataFrame,
+        admitted: Sequence[str] = (),
+        pins: tuple[Pin, ...] = (),
+        assigned: KeyAssignment = NO_KEYS,
     ) -> DataFrame:
         """The rows with the place of their key."""
         if admitted and any(pin.shares for pin in pins):
             # Shares go by the order of rows, which has to be there first.
             frame, admitted = frame.select(*map(F.expr, admitted), "*"), ()
-        asked = (tuple(admitted), tuple(pins))
+        asked = (tuple(admitted), pins, assigned)
         if self._placing is None or self._placing[0] != asked:
             # Not by age: it says nothing that the rest does not.
-            place = place_sql(self._columns, self._slots, pins, self._order[1:])
-            columns = [*map(F.expr, admitted), F.col("*"), F.expr(place)]
+            slot = self._slot_column(frame.sparkSession, pins, assigned, self._order[1:])
+            columns = [*map(F.expr, admitted), F.col("*"), place_column(self._columns, slot)]
             self._placing = asked, ColumnList(frame.sparkSession, columns)
         return self._placing[1].select(frame)
 
-    def counted(self, frame: DataFrame, pins: Sequence[Pin]) -> DataFrame:
+    def counted(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
         """The slots that rows will have, and how many rows each."""
         keyed = frame.select("*", *self._hidden) if self._hidden else frame
         # A split key has so many rows that each share has the same part of them.
         anyhow = ["monotonically_increasing_id()"]
-        slot = _slot_or_pin_sql(self._columns, self._slots, pins, anyhow)
-        return keyed.groupBy(F.expr(f"int({slot})")).count()
+        slot = self._slot_column(frame.sparkSession, table.pins, table.assigned, anyhow)
+        return keyed.groupBy(slot.cast("int")).count()
 
     def exchanged(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
-        """One partition per channel, in no order and with no columns but the frame's own."""
+        """One partition per channel, in no order and with no columns but the frame's own. For keys
+        that are all in the slots of their hashes.
+        """
+        assert not table.pins and not table.assigned, "keys are where their hashes say"
         slot = f"int({slot_sql(self._columns, self._slots)})"
         return frame.repartitionById(table.channels, self._channel_of(table, slot))
+
+    def _slot_column(
+        self,
+        spark: SparkSession,
+        pins: tuple[Pin, ...],
+        assigned: KeyAssignment,
+        sequence: Sequence[str],
+    ) -> Column:
+        """The slot of a row: of its pin, else of its assignment, else of its hash."""
+        hash, check = map(F.expr, pin_hashes(self._columns))
+        lookup = self._lookup_of(spark, assigned)
+        unpinned = (
+            F.expr(slot_sql(self._columns, self._slots))
+            if lookup is None
+            else lookup.slot(hash, check)
+        )
+        slot: Column | None = None
+        for pin in pins:
+            is_it = (hash == F.expr(_bigint(pin.hash))) & (check == F.expr(_bigint(pin.check)))
+            pinned = F.expr(_pinned_slot(pin, sequence))
+            slot = F.when(is_it, pinned) if slot is None else slot.when(is_it, pinned)
+        return unpinned if slot is None else slot.otherwise(unpinned)
+
+    def _lookup_of(self, spark: SparkSession, assigned: KeyAssignment) -> KeyLookup | None:
+        """What finds assigned keys; sent to executors once, and dropped when others are assigned,
+        which is after the last batch by these.
+        """
+        if self._lookup is not None and self._lookup[0] != assigned:
+            self._lookup[1].destroy()
+            self._lookup = self._placing = None
+        if self._lookup is None and assigned:
+            columns = (assigned.hashes, assigned.checks, assigned.slots)
+            self._lookup = assigned, KeyLookup(spark, *columns, self._slots)
+        return None if self._lookup is None else self._lookup[1]
 
     def _make_sequences(self, spark: SparkSession) -> _Sequences:
         # The place alone does not tell all keys apart: Spark's hash passes over nulls, so that

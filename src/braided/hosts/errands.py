@@ -19,16 +19,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from braided.control.routing.host_choice import Residence
+from braided.control.routing.key_moves import KeyMoves
 from braided.control.routing.table import RoutingTable
 from braided.hosts.probe import Found, find
 from braided.spark.executors import Executor, place_of
 from braided.spark.placed_frames import PlacedFrames
 from braided.store.history.manifest import OperatorVersion, View
-from braided.store.history.shipped_chains import ChainPacker
+from braided.store.history.shipped_chains import pack_slots
 from braided.tasks.prefetch import Fetched, HostErrand, SlotShare, run_errands
 from braided.tasks.state_location import StateLocation
 
-__all__ = ["Errands", "HostSlots", "slots_to_fetch"]
+__all__ = ["Errands", "HostSlots", "guests_to_fetch", "slots_to_fetch"]
 
 HostSlots = Mapping[str, Mapping[str, tuple[int, ...]]]
 """Slots by host and operator."""
@@ -184,9 +185,24 @@ def slots_to_fetch(
     return {host: tuple(slots) for host, slots in found.items()}
 
 
+def guests_to_fetch(
+    table: RoutingTable, moves: KeyMoves, residence: Residence, version: OperatorVersion
+) -> dict[str, tuple[int, ...]]:
+    """The slots with state from which keys go to hosts that do not have them, by host."""
+    names = list(dict.fromkeys(host for host in table.hosts if host))
+    numbers = {host: n for n, host in enumerate(names)}
+    of_channel = np.array([numbers.get(host, -1) for host in table.hosts] or [-1], dtype=np.int32)
+    taking = of_channel[table.slots[moves.takers]] if names else np.full(len(moves), -1)
+    # With a host's own slots it is `slots_to_fetch` that sees to them.
+    own = of_channel[table.slots[moves.donors]] if names else taking
+    away = (taking >= 0) & (taking != residence.among(names)[moves.donors]) & (taking != own)
+    pairs = np.unique(np.stack([taking[away], moves.donors[away]]), axis=1)
+    found: dict[str, list[int]] = {}
+    for host, slot in pairs.T.tolist():
+        if version.length(slot):
+            found.setdefault(names[host], []).append(slot)
+    return {host: tuple(slots) for host, slots in found.items()}
+
+
 def _share(name: str, version: OperatorVersion, slots: tuple[int, ...]) -> SlotShare:
-    # As if they were a channel of their own, the first of two.
-    table = np.ones(version.meta.slots, dtype=np.int32)
-    table[list(slots)] = 0
-    chains = ChainPacker().pack(version.chains, table, 2)[0]
-    return SlotShare(name, version.meta, slots, chains)
+    return SlotShare(name, version.meta, slots, pack_slots(version.chains, slots))

@@ -25,9 +25,10 @@ from braided.control.measure.host_speed import HostSpeeds, SlotRuns
 from braided.control.measure.moving_cost import CatchUp, MovingCost, MovingRates
 from braided.control.planned_change import PlannedChange, SlotFacts, plan_change
 from braided.control.routing.host_choice import ChannelDemand, Host, choose_hosts, moved_bytes
+from braided.control.routing.key_moves import moved_keys
 from braided.control.routing.residence import Residence
 from braided.control.routing.table import Loads, RoutingTable
-from braided.hosts.errands import Errands, HostSlots, slots_to_fetch
+from braided.hosts.errands import Errands, HostSlots, guests_to_fetch, slots_to_fetch
 from braided.hosts.fleet import Fleet
 from braided.hosts.host_map import HostMap
 from braided.hosts.host_work import work_of_hosts
@@ -139,31 +140,33 @@ class Transition:
         if not available:
             return NextTables(dict(wanted), {})
         current = self._mended(before, available)
-        # A key that changes slots needs both on one channel: nothing may come between the table
-        # that says so and the batch that does it.
+        # A hot key is not kept waiting.
         urgent = urgent or any(table.pins != before[name].pins for name, table in wanted.items())
         if not urgent and not self._moves_at_once and (not grown or self._is_warming()):
             return self._hold(wanted, before, current)
         target = self._placed(wanted, before, available)
         at_once = urgent or self._moves_at_once or not self._prefetch or target == current
-        if not at_once and self._waits_for_state(target, view):
+        if not at_once and self._waits_for_state(before, target, view):
             return self._hold(target, before, current)
         self._fetching = None
         self._moves_at_once = False
         return NextTables(target, {})
 
-    def _waits_for_state(self, target: Tables, view: View) -> bool:
+    def _waits_for_state(self, before: Tables, target: Tables, view: View) -> bool:
         """Whether slots are still on their way; they are sent for, if nobody did."""
-        missing = self._missing(target, view)
-        if not missing or self._is_cheap(target, missing):
+        missing, guests = self._missing(target, view), self._guests(before, target, view)
+        if not (missing or guests) or self._is_cheap(target, missing, guests):
             return False
-        waits_for = {name: (table.slots.tobytes(), table.hosts) for name, table in target.items()}
+        waits_for = {
+            name: (table.slots.tobytes(), table.hosts, table.assigned)
+            for name, table in target.items()
+        }
         if self._fetching is None or self._fetching.what != waits_for:
             # Whoever changes the plan again and again does not wait for ever.
             since_s = time.monotonic() if self._fetching is None else self._fetching.since_s
             self._fetching = _Errand(waits_for, since_s)
             errand = self._fetching
-            errand.done = self._errands.start(lambda: self._fetch(errand, view, missing))
+            errand.done = self._errands.start(lambda: self._fetch(errand, view, missing, guests))
         return self._fetching.is_waited_for()
 
     def plan(self, before: Tables, wanted: Tables, loads: Mapping[str, Loads]) -> PlannedChange:
@@ -487,16 +490,40 @@ class Transition:
                 missing.setdefault(host, {})[name] = slots
         return missing
 
-    def _is_cheap(self, target: Tables, missing: HostSlots) -> bool:
+    def _guests(self, before: Tables, target: Tables, view: View) -> HostSlots:
+        """The slots from which keys go to hosts that do not have them; their channels stay."""
+        guests: dict[str, dict[str, tuple[int, ...]]] = {}
+        for name, table in target.items():
+            version = view.operators.get(name)
+            if version is None or table.keeps_keys_of(before[name]):
+                continue
+            moves = moved_keys(before[name], table)
+            residence = self.hosts.residence(name)
+            for host, slots in guests_to_fetch(table, moves, residence, version).items():
+                guests.setdefault(host, {})[name] = slots
+        return guests
+
+    def _is_cheap(self, target: Tables, missing: HostSlots, guests: HostSlots) -> bool:
         """Whether a batch reads it itself sooner than a job of its own would begin."""
         size = sum(moved_bytes(self._demand(n, t), t.hosts) for n, t in target.items())
-        slots = sum(len(each) for of_host in missing.values() for each in of_host.values())
+        for of_host in guests.values():
+            size += sum(
+                float(self.hosts.state_bytes(name)[list(each)].sum())
+                for name, each in of_host.items()
+            )
+        slots = sum(
+            len(each)
+            for wanted in (missing, guests)
+            for of_host in wanted.values()
+            for each in of_host.values()
+        )
         return self._moving.rates().expected_s(size, slots) < _CHEAP_S
 
-    def _fetch(self, errand: _Errand, view: View, missing: HostSlots) -> None:
+    def _fetch(self, errand: _Errand, view: View, missing: HostSlots, guests: HostSlots) -> None:
         if self._fetching is not errand:
             return  # nobody waits for it any more
-        fetched = self._errands.fetch(view, missing)
+        fetched = self._errands.fetch(view, _together(missing, guests))
+        # Guests are read there once, and are still where they were.
         for host, slots_by_operator in missing.items():
             for name, slots in slots_by_operator.items():
                 self.hosts.brought(name, slots, host)
@@ -510,6 +537,17 @@ class Transition:
             before.bytes + fetched.bytes,
             before.seconds + fetched.seconds,
         )
+
+
+def _together(missing: HostSlots, guests: HostSlots) -> HostSlots:
+    """The slots of both, by host and operator."""
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for wanted in (missing, guests):
+        for host, slots_by_operator in wanted.items():
+            of_host = found.setdefault(host, {})
+            for name, slots in slots_by_operator.items():
+                of_host[name] = tuple(sorted({*of_host.get(name, ()), *slots}))
+    return found
 
 
 def _following(before: RoutingTable, table: RoutingTable) -> RoutingTable:

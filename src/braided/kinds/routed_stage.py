@@ -45,7 +45,7 @@ class RoutedStage(KeyedStage):
         return True
 
     def counted(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
-        return self._route.counted(frame, table.pins)
+        return self._route.counted(frame, table)
 
     def _task(self, keep_order: bool) -> tuple[ChannelTask, list[str]]:
         setting = self.setting

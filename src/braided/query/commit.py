@@ -12,17 +12,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from braided.query.losing import fenced
-from braided.query.stored_tables import stored_table
+from braided.query.stored_tables import store_assigned, stored_table
 from braided.query.version import Version
 from braided.spark.source_log import Entry, SourceLog
 from braided.store.durable.lease import Lease
 from braided.store.history.manifest import (
-    FORMAT,
-    FORMAT_WITHOUT_MERGED,
+    NO_FILE,
+    AssignedFile,
     Manifest,
     OperatorPart,
     SourceEntry,
     View,
+    format_of,
     to_full,
 )
 from braided.store.history.manifest_log import ManifestLog
@@ -74,9 +75,12 @@ class Committer:
             base = self._manifests.with_dead_listed(base, outcome.batch)
             base = base.with_sources(self._needed(base.sources))
         copies = self._manifests.copy_sources(outcome.batch, exposed)
+        assigned = store_assigned(self._manifests, outcome.batch, outcome.tables, base)
         owner = self._lease.owner
         self._manifests.write(
-            manifest_of(outcome, base, self._flow_id, owner, full, offsets, memory, copies)
+            manifest_of(
+                outcome, base, self._flow_id, owner, full, offsets, memory, copies, assigned
+            )
         )
         view = self._manifests.view_at(outcome.batch, self._flow_id)
         history = before.history.noting(outcome.batch, outcome.tables)
@@ -105,12 +109,15 @@ def manifest_of(
     offsets: str = "",
     memory: str | None = None,
     sources: tuple[SourceEntry, ...] = (),
+    assigned: Mapping[str, AssignedFile] | None = None,
 ) -> Manifest:
-    """The manifest that makes an outcome true on top of a view."""
+    """The manifest that makes an outcome true on top of a view; `assigned` are the files of keys
+    whose assignment is another than the view's.
+    """
     operators = {}
     carry = list(outcome.fed_back)
     for name, reports in outcome.reports.items():
-        operators[name] = _part(name, outcome, view, reports)
+        operators[name] = _part(name, outcome, view, reports, (assigned or {}).get(name))
         carry += [report.carry for report in reports if report.carry is not None]
     delta = Manifest(
         flow=flow,
@@ -126,14 +133,23 @@ def manifest_of(
         extra={} if memory is None else {CONTROL: memory},
         offsets=offsets,
         sources=sources,
-        format=FORMAT if outcome.merged else FORMAT_WITHOUT_MERGED,
+        format=format_of(operators),
     )
     return to_full(view, delta) if full or view.batch < 0 else delta
 
 
-def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport]) -> OperatorPart:
+def _part(
+    name: str,
+    outcome: Outcome,
+    view: View,
+    reports: list[ChannelReport],
+    assigned: AssignedFile | None,
+) -> OperatorPart:
     before = view.operators.get(name)
     table = outcome.tables[name]
+    was = (NO_FILE if before is None else before.assigned).digest
+    if table.assigned.digest != (was if assigned is None else assigned.digest):
+        raise ValueError(f"the keys that operator {name} has assigned are not written")
     changed = before is None or before.epoch != table.epoch
     stored = stored_table(table) if changed else None
     snaps = [report.snap for report in reports if report.snap is not None]
@@ -166,4 +182,5 @@ def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport])
         hosts=None if stored is None else stored.hosts,
         behind_ms=outcome.behind.get(name),
         carried_ms=outcome.carried.get(name),
+        assigned=assigned,
     )

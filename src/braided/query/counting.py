@@ -79,11 +79,11 @@ class Counting:
         """The tables of a batch by its rows; those that were taken already where they are as good,
         as a user's are.
         """
-        # A key that changes slots needs both of them on one channel, as its table has it.
+        # A table by which keys change slots was made for a reason: it is left as it is.
         names = [
             name
             for name in self._nodes
-            if name not in commanded and taken[name].pins == before.tables[name].pins
+            if name not in commanded and taken[name].keeps_keys_of(before.tables[name])
         ]
         if not names:
             return dict(taken)

@@ -192,6 +192,7 @@ def _open_checkpoint(
     kept = {name: operator.meta for name, operator in view.operators.items()}
     flow = replace(flow, known_as=known_names(view, go_by_class), kept=kept)
     metas, imported = _fit(flow, view, files, options)
+    tables = _tables(flow, manifests, view, metas, options.channels)
     return OpenCheckpoint(
         location=location,
         files=files,
@@ -201,7 +202,7 @@ def _open_checkpoint(
         lease=lease,
         flow_id=started.flow,
         flow=flow,
-        version=Version(view, _tables(flow, view, metas, options.channels), watermark_ms),
+        version=Version(view, tables, watermark_ms),
         tick=tick,
         had_input=not started.fresh and spark_log.had_input(view.batch),
         metas=metas,
@@ -240,7 +241,11 @@ def _fit(
 
 
 def _tables(
-    flow: Flow, view: View, metas: Mapping[str, OperatorMeta], channels: int
+    flow: Flow,
+    manifests: ManifestLog,
+    view: View,
+    metas: Mapping[str, OperatorMeta],
+    channels: int,
 ) -> dict[str, RoutingTable]:
     """The tables in effect, and first ones for operators that are new. Of an operator that can
     merge no longer, no key is split.
@@ -251,7 +256,7 @@ def _tables(
         if operator is None:
             table = RoutingTable.initial(meta.slots, min(channels, meta.slots))
         else:
-            table = table_of(operator)
+            table = table_of(operator, manifests)
             if step.merge_parts is None:
                 table = without_shares(table, table.epoch + 1)
         tables[step.name] = table

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping
+from functools import partial
 
 from pyspark.sql import DataFrame
 
 from braided import failpoints
-from braided.control.routing.pins import moved_keys
+from braided.control.routing.key_moves import moved_keys
 from braided.control.routing.table import RoutingTable
 from braided.errors import ChannelMissingError, NondeterministicBatchError, WorkerLostError
 from braided.flow.graph import Flow
@@ -36,9 +37,11 @@ from braided.query.version import Version
 from braided.store.history.manifest import CarryFile, OperatorMeta, Prepared, View
 from braided.store.history.shipped_chains import ChainPacker, ShippedChains, ship_chains
 from braided.tasks.failure import from_worker, is_lost_worker
+from braided.tasks.first_state import FirstState
 from braided.tasks.outcome import Outcome
 from braided.tasks.reports import ReportBox
-from braided.tasks.spec import BatchSpec, Rehousing
+from braided.tasks.shipped_moves import ShippedMoves, ship_moves
+from braided.tasks.spec import BatchSpec
 
 __all__ = ["Processing"]
 
@@ -72,13 +75,15 @@ class Processing:
         self._cutter = cutter
         self._ancestors = ancestors_of(flow)
         self._packers = {name: ChainPacker() for name in metas}
-        self._shipped: dict[str, ShippedChains] = {}
+        self._written: list[str] = []
+        """Files of the newest batch that were there for its tasks only."""
 
     def process(
         self, df: DataFrame, admitted: Admitted, before: Version, steps: StepTimes
     ) -> Outcome:
         batch, times, tables = admitted.batch, admitted.times, admitted.tables
         initial = self._first_states.write(before.view, batch, times)
+        chains = self._chains(batch, before.view, tables)
         spec = BatchSpec(
             token="",
             batch=batch,
@@ -87,9 +92,9 @@ class Processing:
             late_watermark_ms=before.watermark_ms,
             due=due_slots(self._flow, before.view, tables, times, initial),
             cut=admitted.cut,
-            rehoused=_rehoused(before.tables, tables),
+            moves=self._moves(batch, before, tables, initial),
             split=split_keys(tables),
-            chains=self._chains(batch, before.view, tables),
+            chains=chains,
             initial={name: state.runs for name, state in initial.items()},
             failpoint=failpoints.armed(),
             behind=late_watermarks(before),
@@ -145,16 +150,37 @@ class Processing:
         self, batch: int, view: View, tables: Mapping[str, RoutingTable]
     ) -> dict[str, ShippedChains]:
         """What the tasks need to open their slots, of the operators that have state."""
-        files = self._plan.location.store
-        files.delete(shipped.file for shipped in self._shipped.values() if shipped.file)
-        self._shipped = {}
+        files, shipped = self._plan.location.store, {}
+        files.delete(self._written)
         for name, version in view.operators.items():
             if name in tables:
                 table = tables[name]
                 packed = self._packers[name].pack(version.chains, table.slots, table.channels)
-                path = f"state/{name}/{batch}-chains-{uuid.uuid4().hex[:12]}"
-                self._shipped[name] = ship_chains(files, path, packed)
-        return self._shipped
+                path = _short_lived(name, batch, "chains")
+                shipped[name] = ship_chains(files, path, packed)
+        self._written = [each.file for each in shipped.values() if each.file]
+        return shipped
+
+    def _moves(
+        self,
+        batch: int,
+        before: Version,
+        tables: Mapping[str, RoutingTable],
+        initial: Mapping[str, FirstState],
+    ) -> dict[str, ShippedMoves]:
+        """The keys that change slots, of the operators that have state."""
+        files, shipped = self._plan.location.store, {}
+        for name, table in tables.items():
+            version = before.view.operators.get(name)
+            if version is None and name not in initial:
+                continue
+            moves = moved_keys(before.tables[name], table)
+            if len(moves):
+                path = partial(_short_lived, name, batch)
+                chains = None if version is None else version.chains
+                shipped[name] = ship_moves(files, path, moves, table, chains)
+        self._written += [file for each in shipped.values() for file in each.written]
+        return shipped
 
     def close(self) -> None:
         """No batch comes any more, and no report is waited for."""
@@ -189,16 +215,6 @@ class Processing:
         return outputs, fed_back
 
 
-def _rehoused(
-    before: Mapping[str, RoutingTable], after: Mapping[str, RoutingTable]
-) -> dict[str, dict[int, list[Rehousing]]]:
-    """The keys that change slots, by operator and by the channel that has both slots."""
-    rehoused: dict[str, dict[int, list[Rehousing]]] = {}
-    for name, table in after.items():
-        for moved in moved_keys(before[name], table):
-            by_channel = rehoused.setdefault(name, {})
-            channel = int(table.slots[moved.taker])
-            by_channel.setdefault(channel, []).append(
-                Rehousing(moved.key, moved.donor, moved.taker)
-            )
-    return rehoused
+def _short_lived(operator: str, batch: int, what: str) -> str:
+    """A name for a file that is there for the time of a batch."""
+    return f"state/{operator}/{batch}-{what}-{uuid.uuid4().hex[:12]}"

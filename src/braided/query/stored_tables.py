@@ -1,21 +1,31 @@
-"""Routing tables as manifests hold them, and back: the only place that knows both forms."""
+"""Routing tables as manifests hold them, and back: the only place that knows both forms.
+
+Keys that are assigned to slots are in a file of their own, which a manifest names.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from braided.control.routing.history import RoutingHistory
+from braided.control.routing.key_assignment import NO_KEYS, KeyAssignment
 from braided.control.routing.table import Pin, RoutingTable
+from braided.store.history.assigned_keys import AssignedRows
 from braided.store.history.manifest import (
+    NO_FILE,
+    AssignedFile,
     Manifest,
     OperatorPart,
     OperatorVersion,
     PinnedKey,
+    View,
     decode_table,
     encode_table,
 )
+from braided.store.history.manifest_log import ManifestLog
 
-__all__ = ["StoredHistory", "StoredTable", "stored_table", "table_of"]
+__all__ = ["StoredHistory", "StoredTable", "store_assigned", "stored_table", "table_of"]
 
 
 class StoredTable(NamedTuple):
@@ -33,10 +43,36 @@ def stored_table(table: RoutingTable) -> StoredTable:
     return StoredTable(encode_table(table.slots), pins, table.hosts)
 
 
-def table_of(operator: OperatorVersion) -> RoutingTable:
+def store_assigned(
+    manifests: ManifestLog, batch: int, tables: Mapping[str, RoutingTable], view: View
+) -> dict[str, AssignedFile]:
+    """The files of assigned keys that are not those of a view, by operator; durable now."""
+    written = {}
+    for name, table in tables.items():
+        before, keys = view.operators.get(name), table.assigned
+        if keys.digest == ("" if before is None else before.assigned.digest):
+            continue
+        if keys.count:
+            rows = AssignedRows(keys.to_batch(), keys.digest)
+            written[name] = manifests.write_assigned(name, batch, rows)
+        else:
+            written[name] = NO_FILE
+    return written
+
+
+def table_of(operator: OperatorVersion, manifests: ManifestLog) -> RoutingTable:
     """The table that was in effect at a version."""
-    pins = _pins_of(operator.pins)
-    return RoutingTable(operator.epoch, operator.channels, operator.table, pins, operator.hosts)
+    assigned = NO_KEYS
+    if operator.assigned.name:
+        assigned = KeyAssignment.of_batch(manifests.read_assigned(operator.assigned))
+    return RoutingTable(
+        operator.epoch,
+        operator.channels,
+        operator.table,
+        _pins_of(operator.pins),
+        operator.hosts,
+        assigned,
+    )
 
 
 class StoredHistory:
@@ -49,7 +85,8 @@ class StoredHistory:
     def see(self, manifest: Manifest) -> None:
         for name, part in manifest.operators.items():
             if part.table is not None:  # a delta has those that are new
-                self._tables[name] = _table_of_part(part, part.table, self._tables.get(name))
+                before = self._tables.get(name)
+                self._tables[name] = _table_of_part(part, part.table, before)
         self.history = self.history.noting(manifest.batch, self._tables)
 
 
@@ -59,9 +96,16 @@ def _table_of_part(part: OperatorPart, table: str, before: RoutingTable | None) 
     else:
         assert before is not None  # the log has looked: an operator begins with what it is
         slots = before.slots.size
-    pins = _pins_of(part.pins or ())
+    assigned = NO_KEYS if before is None else before.assigned
+    if part.assigned is not None:
+        assigned = KeyAssignment.outlined(part.assigned.keys, part.assigned.digest)
     return RoutingTable(
-        part.epoch, part.channels, decode_table(table, slots), pins, part.hosts or ()
+        part.epoch,
+        part.channels,
+        decode_table(table, slots),
+        _pins_of(part.pins or ()),
+        part.hosts or (),
+        assigned,
     )
 
 

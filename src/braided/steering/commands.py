@@ -11,10 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from braided.control.routing.balance import rebalance
 from braided.control.routing.command import Command, TableChange
 from braided.control.routing.history import RoutingHistory
-from braided.control.routing.pins import pin_key, unpin_key
+from braided.control.routing.key_assignment import KeyAssignment
+from braided.control.routing.pins import assign_keys, pin_key, unpin_key
 from braided.control.routing.rescale import rescale
 from braided.control.routing.table import Pin, RoutingTable
 from braided.errors import NoEarlierTableError
@@ -32,6 +35,21 @@ class TablesBeforeAndAfter(NamedTuple):
     after: dict[str, RoutingTable]
 
 
+class _ProposedKeys(NamedTuple):
+    """Keys to assign, of all operators in one batch or of none."""
+
+    assigned: Mapping[str, KeyAssignment]
+    made_for: Mapping[str, RoutingTable]
+
+    def fits(self, tables: Mapping[str, RoutingTable]) -> bool:
+        """Whether slots are on the channels that they were on when it was made."""
+        return all(
+            tables[name].channels == table.channels
+            and np.array_equal(tables[name].slots, table.slots)
+            for name, table in self.made_for.items()
+        )
+
+
 class Commands:
     """Asked for, not yet in effect."""
 
@@ -42,6 +60,7 @@ class Commands:
         self._waiting: list[tuple[str, TableChange]] = []
         self._proposed: dict[str, RoutingTable] = {}
         self._repinned: dict[str, Pin | bytes] = {}
+        self._reassigned: _ProposedKeys | None = None
         self._taken = 0
         self._held: dict[str, RoutingTable] = {}
         self._commanded: set[str] = set()
@@ -69,11 +88,18 @@ class Commands:
         """The command to even out the load."""
         return Command(dict.fromkeys(self._names(operator), rebalance))
 
+    def to_assign(self, assigned: Mapping[str, KeyAssignment]) -> Command:
+        """The command to assign keys, and no others, of all these operators in one batch. It holds
+        whatever channels their slots are on by then.
+        """
+        for name in assigned:
+            self._names(name)
+        return Command({name: _assigning(keys) for name, keys in assigned.items()})
+
     def to_revert(self, history: RoutingHistory, steps: int) -> Command:
         """The command for the tables so many steps back; refuses where there are none.
 
-        Slots have the channels again that they had then. Keys that are pinned now stay pinned: one
-        that changes slots needs both of them on one channel in the batch that moves it.
+        Slots have the channels again that they had then. Keys stay in the slots that they are in.
         """
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ValueError(f"revert takes a number of steps of at least 1, not {steps!r}")
@@ -123,6 +149,23 @@ class Commands:
         with self._lock:
             self._repinned[name] = change
 
+    def propose_assignment(
+        self,
+        assigned: Mapping[str, KeyAssignment],
+        made_for: Mapping[str, RoutingTable] | None = None,
+    ) -> None:
+        """Keys to assign, and no others, of all these operators with the next batch. Asks for no
+        batch.
+
+        A later proposal replaces one that waits. `made_for` are the tables that it counts on: if a
+        slot of one of them is on another channel by then, because a user has rescaled say, nothing
+        is assigned, and whoever proposed it looks at the new tables and proposes anew.
+        """
+        for name in assigned:
+            self._names(name)
+        with self._lock:
+            self._reassigned = _ProposedKeys(dict(assigned), dict(made_for or {}))
+
     def take(
         self, load_of: _LoadOf, at_least: Mapping[str, int] | None = None
     ) -> dict[str, RoutingTable]:
@@ -135,7 +178,7 @@ class Commands:
             self._taken = len(self._waiting)
             for name, proposed in self._proposed.items():
                 before = self._tables[name]
-                fits = proposed.epoch == before.epoch + 1 and proposed.pins == before.pins
+                fits = proposed.epoch == before.epoch + 1 and proposed.keeps_keys_of(before)
                 if tables[name] is before and fits:
                     tables[name] = proposed
             self._proposed.clear()
@@ -144,6 +187,11 @@ class Commands:
                 if name not in self._commanded and tables[name].channels < channels:
                     more = rescale(tables[name], channels, load_of(name))
                     tables[name] = replace(more, epoch=self._tables[name].epoch + 1)
+            keys, self._reassigned = self._reassigned, None
+            if keys is not None and keys.fits(tables):
+                for name, assigned in keys.assigned.items():
+                    epoch = max(self._tables[name].epoch + 1, tables[name].epoch)
+                    tables[name] = assign_keys(tables[name], assigned, epoch)
             for name, repinned in self._repinned.items():
                 tables[name] = _with_pins(tables[name], repinned, self._tables[name].epoch + 1)
             self._repinned.clear()
@@ -208,6 +256,10 @@ def _routes_alike(table: RoutingTable, other: RoutingTable) -> bool:
 def _back_to(earlier: RoutingTable) -> TableChange:
     """Slots and channels as they were; pins, and hosts of channels that stay, as they are."""
     return lambda table, _: table.next(earlier.slots, earlier.channels)
+
+
+def _assigning(assigned: KeyAssignment) -> TableChange:
+    return lambda table, _: assign_keys(table, assigned, table.epoch + 1)
 
 
 def _with_pins(table: RoutingTable, change: Pin | bytes, epoch: int) -> RoutingTable:

@@ -27,7 +27,7 @@ from braided.control.outlook import Outlook
 from braided.control.policy import Wish
 from braided.control.routing.balance import channel_loads
 from braided.control.routing.executors import Layout
-from braided.control.routing.pins import hash_slot
+from braided.control.routing.key_moves import slot_of_key
 from braided.control.routing.table import Pin, RoutingTable
 from braided.flow.key_hashes import KeyHashes
 from braided.hosts.transition import HostFacts
@@ -285,11 +285,11 @@ class ControlThread:
         return None
 
     def _pin(self, operator: OperatorView, key: bytes, place: int) -> Pin | None:
-        """A key in the slot of its hash; None if its rows can't be told from those of others."""
+        """A key in the slot that it is in; None if its rows can't be told from those of others."""
         hashes = self._hashes.of_key(operator.name, key)
         if hashes is None:
             return None
-        slot = hash_slot(hashes[0], operator.load.size)
+        slot = slot_of_key(operator.table, *hashes)
         # What the JVM made of the key's rows: nothing is pinned that is not surely the same.
         is_sure = slot == place >> PLACE_SHIFT and is_place_of(place, hashes[0])
         return Pin(key, *hashes, slot) if is_sure else None

@@ -19,10 +19,12 @@ from braided.store.durable.store import Store
 from braided.store.history.manifest import CarryFile, OperatorVersion
 from braided.store.slots.cache_port import SlotCache
 from braided.store.slots.channel_state import ChannelState, Traits
+from braided.store.slots.guests import GuestSlots
 from braided.store.slots.host_cache import open_host_cache
 from braided.store.slots.slot import SlotState
 from braided.tasks.emitter import Emitter
 from braided.tasks.reports import ChannelReport, KeyRows, SlotReport
+from braided.tasks.shipped_moves import ChannelMoves
 from braided.tasks.slot_meter import SlotMeter
 from braided.tasks.spec import BatchSpec, ChannelSpec
 from braided.tasks.state_location import CacheSetting
@@ -60,6 +62,8 @@ class Channel:
         self.state = state
         self.line = open_line(None, batch, name, number) if line is None else line
         self.files = spec.store
+        self._view = OperatorVersion.empty(spec.meta)
+        self._guests: GuestSlots | None = None
         self.attempt = f"{batch.batch}-{number}-{uuid.uuid4().hex[:12]}"
         self.meter = SlotMeter()
         self.rows_in = 0
@@ -82,7 +86,25 @@ class Channel:
             view = view.starting_with(batch.initial.get(name, ()))
         cache = cache_of_host(spec.cache, spec.flow, store)
         state = ChannelState(store, cache, name, view, spec.limits)
-        return cls(spec, name, batch, number, state, line)
+        opened = cls(spec, name, batch, number, state, line)
+        opened._view = view
+        return opened
+
+    def moves(self) -> ChannelMoves | None:
+        """The keys that come to this channel's slots and leave them; None if none does."""
+        shipped = self.batch.moves.get(self.name)
+        return None if shipped is None else shipped.of(self.spec.store, self.number)
+
+    def guests(self) -> GuestSlots:
+        """The slots of other channels, at the version before."""
+        if self._guests is None:
+            spec, view = self.spec, self._view
+            chains = self.batch.moves[self.name].guest_chains(spec.store, spec.meta.slots)
+            if chains is not None:
+                view = OperatorVersion.empty(spec.meta).with_chains(chains)
+            cache = cache_of_host(spec.cache, spec.flow, spec.store)
+            self._guests = GuestSlots(spec.store, cache, view)
+        return self._guests
 
     def chunks_with_rows(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The chunks that have rows, which are counted; to wait for one is no work."""
@@ -134,6 +156,9 @@ class Channel:
         carried = carry()
         changed = [(slot.slot, meter.rows.get(slot.slot, 0)) for slot in changes.slots]
         meter.charge(changed, meter.worked_ns() - begun_ns)
+        lent_bytes, lent_ns = 0, 0
+        if self._guests is not None:
+            lent_bytes, lent_ns = self._guests.bytes_caught_up, self._guests.waited_ns
         slots = tuple(
             SlotReport(
                 slot=slot.slot,
@@ -168,12 +193,12 @@ class Channel:
             rolled_back=changes.rolled_back,
             caught_up=changes.caught_up,
             rebuilt=changes.rebuilt,
-            bytes_caught_up=changes.bytes_caught_up,
+            bytes_caught_up=changes.bytes_caught_up + lent_bytes,
             cache_errors=changes.cache_errors,
             heavy=heavy,
             traits=changes.traits,
             bytes_in=self.bytes_in,
-            waited_ns=changes.waited_ns,
+            waited_ns=changes.waited_ns + lent_ns,
             holds_watermark=self.line.holds_watermark,
             cpu_ns=meter.cpu_ns(),
         )

@@ -14,20 +14,13 @@ from braided.store.history.runs import RunFile
 from braided.store.history.shipped_chains import ShippedChains
 from braided.store.slots.channel_state import SnapshotLimits
 from braided.tasks.packing import PackedProgram
+from braided.tasks.shipped_moves import ShippedMoves
 from braided.tasks.state_location import CacheSetting
 
-__all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelSpec", "Rehousing", "SplitKey", "TaskSpec"]
+__all__ = ["BATCH_PROPERTY", "BatchSpec", "ChannelSpec", "SplitKey", "TaskSpec"]
 
 BATCH_PROPERTY = "braided.batch"
 """The local property of a job that has the `BatchSpec`."""
-
-
-class Rehousing(msgspec.Struct, frozen=True, array_like=True):
-    """A key that leaves a slot for another, with all it has there."""
-
-    key: bytes
-    donor: int
-    taker: int
 
 
 class SplitKey(msgspec.Struct, frozen=True, array_like=True):
@@ -54,8 +47,8 @@ class BatchSpec(msgspec.Struct, frozen=True):
     """Slots with a timer that is due, by operator and channel."""
     cut: int | None
     """Rows for each channel to process; the rest is carried."""
-    rehoused: dict[str, dict[int, list[Rehousing]]] = {}
-    """Keys that change slots, by operator and channel; the channel owns both slots."""
+    moves: dict[str, ShippedMoves] = {}
+    """Keys that change slots, by operator."""
     split: dict[str, list[SplitKey]] = {}
     """Keys that are split, by operator."""
     chains: dict[str, ShippedChains] = {}

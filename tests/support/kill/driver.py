@@ -24,8 +24,9 @@ import braided
 from braided import failpoints
 from braided.api.writer import StreamWriter
 from braided.control.policy import Limits
+from braided.control.routing.key_assignment import KeyAssignment
 from braided.control.routing.table import Pin, RoutingTable
-from braided.flow.key_hashes import key_hashes
+from braided.flow.key_hashes import key_hashes, many_key_hashes
 from braided.query.progress import ProgressLog
 from braided.steering import policy_settings as policies
 from braided.steering.commands import Commands
@@ -116,11 +117,15 @@ def _hand_over_to_adversary(writer: StreamWriter, job: Job) -> None:
 
 
 def _split_keys(spark: SparkSession) -> None:
-    """Before every batch a key is split, or made whole, at most one of them."""
+    """Before every batch a key is split, or made whole, at most one of them, and all of them are
+    assigned to slots.
+    """
     take = Commands.take
     chance = random.Random(3)
     schema = spark.createDataFrame([], "key string").schema
     codec = KeyCodec(pa.schema([("key", pa.string())]))
+    keys = codec.encode_batch([pa.array([f"key {number}" for number in range(4)])])
+    all_hashes = many_key_hashes(spark, schema, keys)
 
     def taken(commands: Commands, *asked: Any) -> dict[str, RoutingTable]:
         [key] = codec.encode_batch([pa.array([f"key {chance.randrange(3)}"])])
@@ -129,6 +134,8 @@ def _split_keys(spark: SparkSession) -> None:
         slots = commands._tables["op"].slots.size
         shares = tuple(chance.sample(range(slots), chance.choice([0, 2, 3, 5])))
         commands.propose_pin("op", Pin(key, *hashes, chance.randrange(slots), shares))
+        own = [chance.randrange(slots) for _ in keys]
+        commands.propose_assignment({"op": KeyAssignment.of(keys, *all_hashes, own)})
         return take(commands, *asked)
 
     Commands.take = taken  # type: ignore[method-assign]

@@ -30,10 +30,11 @@ from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.packing import PackedProgram
-from braided.tasks.spec import BatchSpec, Rehousing, TaskSpec
+from braided.tasks.spec import BatchSpec, TaskSpec
 from braided.tasks.state_location import CacheSetting
 from braided.testing.ddl import parse_schema
 from support.channel_runs import finished
+from support.moved_keys import moved
 
 __all__ = ["SETTINGS", "ProcessorFlow"]
 
@@ -74,7 +75,7 @@ class ProcessorFlow:
         self.batch = -1
         self.watermark_ms = 0
         self._pinned: dict[Any, int] = {}
-        self._moves: list[Rehousing] = []
+        self._moves: list[tuple[bytes, int, int]] = []
         self.restart(processor)
 
     def restart(self, processor: StatefulProcessor) -> None:
@@ -130,7 +131,7 @@ class ProcessorFlow:
             late_watermark_ms=self.watermark_ms,
             due={NAME: {0: due}},
             cut=None,
-            rehoused={NAME: {0: self._moves}},
+            moves={NAME: moved(self._moves)} if self._moves else {},
             chains=shipped_chains(self.view.operators),
         )
         spec = TaskSpec(
@@ -169,7 +170,7 @@ class ProcessorFlow:
     def pin(self, key: str, slot: int) -> None:
         """From the next batch on a key is in another slot."""
         data = KeyCodec(pa.schema([("k", pa.string())])).encode_batch([pa.array([key])])
-        self._moves.append(Rehousing(data[0], self._slot(key), slot))
+        self._moves.append((data[0], self._slot(key), slot))
         self._pinned[key] = slot
 
     def stored(self) -> dict[bytes, bytes]:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 import braided
 from support.processors.scenario import Operator, Scenario
+from support.reassigning import Reassigner
 from support.stream_harness import Feed
 
 __all__ = ["Outcome", "Running", "Side", "flow_of", "prepared"]
@@ -42,6 +43,7 @@ class Running:
         self._operators = scenario.operators
         self._query: Any = None
         self._collected: list[Row] = []
+        self._reassigner = Reassigner(len(scenario.name))
 
     def before(self, number: int) -> None:
         """What happens before the rows of a step are fed."""
@@ -83,7 +85,8 @@ class Running:
         return writer.start()
 
     def _reshape(self, number: int) -> None:
-        """Slots change their channel between any two steps."""
+        """Slots change their channel between any two steps, and keys their slots."""
+        self._reassigner.propose(self._query)
         if number % 2:
             self._query.rescale(1 + 2 * (number % 3))
         else:

@@ -25,6 +25,7 @@ class TablesSince:
     batch: int
     """In the oldest of a history they may have been in effect before, too."""
     tables: Mapping[str, RoutingTable]
+    """Of keys that were assigned, outlines only: they may be many."""
     change: str
     """What became different with them, in words."""
 
@@ -48,7 +49,8 @@ class RoutingHistory:
         before = self.entries[-1].tables if self.entries else {}
         if before == tables:
             return self
-        entry = TablesSince(batch, dict(tables), words_of_change(before, tables))
+        outlines = {name: table.outlined() for name, table in tables.items()}
+        entry = TablesSince(batch, outlines, words_of_change(before, tables))
         return RoutingHistory((*self.entries, entry)[-KEPT:])
 
     @property
@@ -116,6 +118,8 @@ def _differences(old: RoutingTable, new: RoutingTable) -> list[str]:
     whole = sum(bool(s) and not shares_after.get(k) for k, s in shares_before.items())
     if whole:
         words.append(f"{counted(whole, 'key')} whole again")
+    if old.assigned != new.assigned:
+        words.append(f"{counted(new.assigned.count, 'key')} assigned")
     rehoused = sum(a != b for a, b in zip(old.hosts, new.hosts, strict=False))
     if rehoused:
         words.append(f"{counted(rehoused, 'channel')} on another host")

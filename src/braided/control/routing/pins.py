@@ -1,8 +1,8 @@
-"""Keys that change slots: what a table becomes, and what has to move.
+"""Keys that are pinned or assigned to a slot: what a table becomes.
 
-A key's state moves within one task: in the batch that pins it, the slot that it leaves and the one
-it goes to have the same channel, and the task takes it from one to the other before the first row.
-In the batch after, either slot may go anywhere.
+What then moves is in `key_moves.py`. A key that is pinned moves between slots of one channel, so
+that the batch that pins it shifts no work from one channel to another; in the batch after, either
+slot may go anywhere.
 
 A key that is split has no state in the slots that its rows go to, so nothing has to move for it:
 what its shares come to in a batch is merged into its state, where that is, when the batch is
@@ -11,27 +11,35 @@ committed (`query/merging.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TypeVar
 
+from braided.control.routing.key_assignment import Hashes, KeyAssignment
 from braided.control.routing.table import Pin, RoutingTable
 
-__all__ = ["KeyMove", "hash_slot", "moved_keys", "pin_key", "unpin_key", "without_shares"]
+__all__ = ["assign_keys", "hash_slot", "pin_key", "unpin_key", "unpinned_slot", "without_shares"]
+
+_Hash = TypeVar("_Hash", int, Hashes)
 
 
-@dataclass(frozen=True)
-class KeyMove:
-    """A key's move from the slot that it leaves to another."""
-
-    key: bytes
-    donor: int
-    taker: int
-
-
-def hash_slot(hash: int, slots: int) -> int:
-    """Where a key of that hash is, if nobody pinned it: what `flow/route.py` says in SQL. State
-    lies in slots by this rule, so it is a format.
+def hash_slot(hash: _Hash, slots: int) -> _Hash:
+    """Where a key of that hash is, if nobody pinned or assigned it: what `flow/route.py` says in
+    SQL. State lies in slots by this rule, so it is a format.
     """
     return hash % slots
+
+
+def unpinned_slot(table: RoutingTable, hash: int, check: int) -> int:
+    """Where a key of these hashes is, if it is not pinned."""
+    assigned = table.assigned.slot_of(hash, check)
+    return hash_slot(hash, table.slots.size) if assigned is None else assigned
+
+
+def assign_keys(table: RoutingTable, assigned: KeyAssignment, epoch: int) -> RoutingTable:
+    """The table with these keys assigned, and no others; the same one if they are already. Those
+    that are pinned stay where they are.
+    """
+    return table if assigned == table.assigned else replace(table, epoch=epoch, assigned=assigned)
 
 
 def pin_key(table: RoutingTable, pin: Pin, epoch: int) -> RoutingTable:
@@ -40,7 +48,7 @@ def pin_key(table: RoutingTable, pin: Pin, epoch: int) -> RoutingTable:
 
     A key that is pinned already stays in its slot, and only its shares become those of `pin`.
     """
-    home = hash_slot(pin.hash, table.slots.size)
+    home = unpinned_slot(table, pin.hash, pin.check)
     old = next((other for other in table.pins if other.key == pin.key), None)
     if old is not None:
         return table if old.shares == pin.shares else _reshared(table, old, pin.shares, epoch)
@@ -50,12 +58,12 @@ def pin_key(table: RoutingTable, pin: Pin, epoch: int) -> RoutingTable:
 
 
 def unpin_key(table: RoutingTable, key: bytes, epoch: int) -> RoutingTable:
-    """The table with a key back in the slot of its hash; the same one if it is there."""
+    """The table with a key no longer pinned; the same one if it is not."""
     pin = next((other for other in table.pins if other.key == key), None)
     if pin is None:
         return table
     others = tuple(other for other in table.pins if other is not pin)
-    return _together(table, others, pin.slot, hash_slot(pin.hash, table.slots.size), epoch)
+    return _together(table, others, pin.slot, unpinned_slot(table, pin.hash, pin.check), epoch)
 
 
 def without_shares(table: RoutingTable, epoch: int) -> RoutingTable:
@@ -66,31 +74,11 @@ def without_shares(table: RoutingTable, epoch: int) -> RoutingTable:
     return table
 
 
-def moved_keys(before: RoutingTable, after: RoutingTable) -> list[KeyMove]:
-    """The keys that are in another slot in `after` than in `before`."""
-    slots = before.slots.size
-    pins_before = {pin.key: pin for pin in before.pins}
-    key_moves = []
-    for pin in after.pins:
-        old = pins_before.pop(pin.key, None)
-        donor = hash_slot(pin.hash, slots) if old is None else old.slot
-        if donor != pin.slot:
-            key_moves.append(KeyMove(pin.key, donor, pin.slot))
-    for pin in pins_before.values():
-        taker = hash_slot(pin.hash, slots)
-        if pin.slot != taker:
-            key_moves.append(KeyMove(pin.key, pin.slot, taker))
-    for moved in key_moves:
-        if after.slots[moved.donor] != after.slots[moved.taker]:
-            raise ValueError(
-                f"a key moves from slot {moved.donor} to {moved.taker}, which have two channels"
-            )
-    return key_moves
-
-
 def _reshared(table: RoutingTable, old: Pin, shares: tuple[int, ...], epoch: int) -> RoutingTable:
-    """The table with other shares of a pinned key; one that has none and is at home is no pin."""
-    is_pin = shares or old.slot != hash_slot(old.hash, table.slots.size)
+    """The table with other shares of a pinned key; one that has none and would be there
+    without it is no pin.
+    """
+    is_pin = shares or old.slot != unpinned_slot(table, old.hash, old.check)
     pins = tuple(
         replace(pin, shares=shares) if pin is old else pin
         for pin in table.pins
@@ -102,6 +90,10 @@ def _reshared(table: RoutingTable, old: Pin, shares: tuple[int, ...], epoch: int
 def _together(
     table: RoutingTable, pins: tuple[Pin, ...], donor: int, taker: int, epoch: int
 ) -> RoutingTable:
+    """The table with other pins. The slot that the key goes to comes to the channel of the one that
+    it leaves, unless it has keys that were to be where it is.
+    """
     slots = table.slots.copy()
-    slots[taker] = slots[donor]
-    return RoutingTable(epoch, table.channels, slots, pins, table.hosts)
+    if not (table.assigned.slots == taker).any():
+        slots[taker] = slots[donor]
+    return replace(table, epoch=epoch, slots=slots, pins=pins)

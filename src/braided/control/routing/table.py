@@ -1,17 +1,20 @@
 """The routing table: which slot a key is in, which channel owns it, and on which host that should
 run, from epoch to epoch.
 
-A key is in the slot of its hash, unless it is pinned to another. A table is a value. Whatever
+A key is in the slot of its hash, unless it is assigned to another or, what comes first, pinned to
+one. A table is a value. Whatever
 changes the routing makes a new table with the next epoch, and the engine puts it into effect
 between two batches.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+
+from braided.control.routing.key_assignment import NO_KEYS, KeyAssignment
 
 __all__ = ["Loads", "Pin", "RoutingTable", "Slots", "moves"]
 
@@ -48,6 +51,8 @@ class RoutingTable:
     """Where each channel should run, "" for one that has no host yet; empty where all is one host.
     It is a wish: a channel that runs elsewhere reads its state there, and is as right.
     """
+    assigned: KeyAssignment = NO_KEYS
+    """Keys that have a slot of their own choosing, any number of them; pins come first."""
 
     def __post_init__(self) -> None:
         slots = np.asarray(self.slots)
@@ -66,6 +71,10 @@ class RoutingTable:
             raise ValueError(f"a key is pinned to a slot that is not there; there are {slots.size}")
         if any(len(set(pin.shares)) != len(pin.shares) for pin in self.pins):
             raise ValueError("a split key has a slot twice among its shares")
+        if not self.assigned.is_outline and self.assigned.slots.max(initial=0) >= slots.size:
+            raise ValueError(
+                f"a key is assigned to slot {self.assigned.slots.max()}, and there are {slots.size}"
+            )
         if self.hosts and len(self.hosts) != self.channels:
             raise ValueError(f"{self.channels} channels have {len(self.hosts)} hosts")
         # A copy, so that nobody can change a table that is in use.
@@ -92,9 +101,15 @@ class RoutingTable:
         """
         channels = channels or self.channels
         hosts = (*self.hosts, *[""] * channels)[:channels] if self.hosts else ()
-        after = RoutingTable(self.epoch + 1, channels, np.asarray(slots), self.pins, hosts)
+        after = RoutingTable(
+            self.epoch + 1, channels, np.asarray(slots), self.pins, hosts, self.assigned
+        )
         same = after.channels == self.channels and np.array_equal(after.slots, self.slots)
         return self if same else after
+
+    def outlined(self) -> RoutingTable:
+        """The table with the outline of the keys that are assigned, to be remembered."""
+        return replace(self, assigned=self.assigned.outline()) if self.assigned.count else self
 
     def routes_as(self, other: RoutingTable) -> bool:
         """Whether this is that table, wherever its channels run."""
@@ -102,8 +117,12 @@ class RoutingTable:
             self.epoch == other.epoch
             and self.channels == other.channels
             and np.array_equal(self.slots, other.slots)
-            and self.pins == other.pins
+            and self.keeps_keys_of(other)
         )
+
+    def keeps_keys_of(self, other: RoutingTable) -> bool:
+        """Whether every key is in the slot that it is in by the other table, and split as there."""
+        return self.pins == other.pins and self.assigned == other.assigned
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RoutingTable):
@@ -111,7 +130,8 @@ class RoutingTable:
         return self.hosts == other.hosts and self.routes_as(other)
 
     def __hash__(self) -> int:
-        return hash((self.epoch, self.channels, self.slots.tobytes(), self.pins, self.hosts))
+        slots = self.slots.tobytes()
+        return hash((self.epoch, self.channels, slots, self.pins, self.hosts, self.assigned))
 
 
 def moves(old: RoutingTable, new: RoutingTable) -> Slots:

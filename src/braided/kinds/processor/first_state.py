@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from braided.errors import BraidedError
-from braided.flow.route import place_sql, slot_of_place
+from braided.flow.route import place_column, slot_of_place, slot_sql
 from braided.kinds.processor.input import Groups, PandasReader, RowReader
 from braided.kinds.processor.program import ProcessorProgram
 from braided.kinds.processor.runtime import ProcessorRuntime
@@ -81,8 +81,9 @@ def write_first_state(
 def placed_initial(initial: InitialRows, slots: int) -> DataFrame:
     """The rows with the places of their keys."""
     df = initial.df
-    place = place_sql([quoted(name) for name in initial.keys], slots)
-    return df.selectExpr(*map(quoted, df.columns), place)
+    keys = [quoted(name) for name in initial.keys]
+    place = place_column(keys, F.expr(slot_sql(keys, slots)))
+    return df.select(*map(quoted, df.columns), place)
 
 
 def initial_program(initial: InitialRows, program: ProcessorProgram) -> ProcessorProgram:

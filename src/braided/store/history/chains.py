@@ -116,6 +116,11 @@ class Chains:
             batch.append(AppliedRun(run, slots, replaced))
         return self.apply(batch)
 
+    @property
+    def slots(self) -> int:
+        """How many slots the operator has."""
+        return len(self._heads)
+
     def head(self, slot: int) -> str:
         """The digest of the newest run of a slot: the name of its version. Empty for no runs."""
         at = self._heads[slot]

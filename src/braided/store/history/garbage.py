@@ -146,6 +146,8 @@ class Collector:
             names.update(dead.name for dead in manifest.dead_lists)
             names.update(copy.name for copy in manifest.sources)
             for part in manifest.operators.values():
+                if part.assigned is not None and part.assigned.name:
+                    names.add(part.assigned.name)
                 names.update(run.name for run in part.runs[len(part.runs) - part.new :])
             self._brought[batch] = frozenset(names)
             self._seen = batch

@@ -29,7 +29,8 @@ from braided.store.history.slot_sets import decode_slots
 
 __all__ = [
     "FORMAT",
-    "FORMAT_WITHOUT_MERGED",
+    "NO_FILE",
+    "AssignedFile",
     "CarryFile",
     "DeadFile",
     "DeadList",
@@ -43,17 +44,17 @@ __all__ = [
     "View",
     "decode_table",
     "encode_table",
+    "format_of",
     "problems",
     "to_full",
 ]
 
-FORMAT = 3
+FORMAT = 4
 """The newest format that this Braided reads. Since 2, runs have an index, full manifests pack what
 is older, and many dead files are named in lists; 1 is read too. In 3, changelogs of merged keys
-follow those of tasks; a manifest that has none is written as 2.
+follow those of tasks; in 4, keys are assigned to slots. A manifest is written as the least that has
+what is in it (`format_of`), so that an earlier Braided reads it if it can.
 """
-
-FORMAT_WITHOUT_MERGED = 2
 
 Table = npt.NDArray[np.int32]
 """The channel of each slot."""
@@ -89,6 +90,18 @@ class PinnedKey(msgspec.Struct, frozen=True, array_like=True):
     shares: tuple[int, ...] = ()  # the slots that rows of a split key go to; its state is in `slot`
 
 
+class AssignedFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file with the keys that are assigned to slots (`assigned_keys.py`); no name for none."""
+
+    name: str = ""
+    checksum: str = ""  # of the file
+    digest: str = ""  # of what it says, by which two assignments are compared
+    keys: int = 0
+
+
+NO_FILE = AssignedFile()
+
+
 class OperatorPart(msgspec.Struct, frozen=True):
     """What a batch made true of one operator."""
 
@@ -106,6 +119,7 @@ class OperatorPart(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...] | None = None  # of the channels; None in a delta: as before
     behind_ms: int | None = None  # its late watermark, where that is behind the batch's
     carried_ms: int | None = None  # the watermark when the oldest row was new that it has carried
+    assigned: AssignedFile | None = None  # None in a delta: as before
     older: str = ""  # in a full manifest the live runs of batches before, see pack_runs
 
 
@@ -170,7 +184,7 @@ class Manifest(msgspec.Struct, frozen=True):
     extra: dict[str, str] = {}
     offsets: str = ""
     """What Spark wrote of the batch before it ran: its times, and where its sources were."""
-    format: int = FORMAT_WITHOUT_MERGED
+    format: int = 2
     dead_lists: tuple[DeadList, ...] = ()  # in a full manifest all that there are; in a delta none
     sources: tuple[SourceEntry, ...] = ()  # in a full manifest all that are needed
 
@@ -179,6 +193,7 @@ class OperatorVersion:
     """An operator at a batch. Immutable."""
 
     __slots__ = (
+        "assigned",
         "behind_ms",
         "bytes",
         "carried_ms",
@@ -207,7 +222,9 @@ class OperatorVersion:
         hosts: tuple[str, ...] = (),
         behind_ms: int | None = None,
         carried_ms: int | None = None,
+        assigned: AssignedFile = NO_FILE,
     ) -> None:
+        self.assigned = assigned
         self.behind_ms = behind_ms
         self.carried_ms = carried_ms
         self.pins = pins
@@ -267,8 +284,9 @@ class OperatorVersion:
         return [run for run, _, _ in self.chains.live()]
 
     def live_files(self) -> set[str]:
-        """The names of the runs that some slot needs."""
-        return {run.name for run in self.live_runs()}
+        """The names of the runs that some slot needs, and of the file of assigned keys."""
+        names = {run.name for run in self.live_runs()}
+        return names | {self.assigned.name} if self.assigned.name else names
 
     def apply(self, part: OperatorPart, full: bool, fresh: bool) -> OperatorVersion:
         """The view after a batch, from a full manifest's part or a delta's.
@@ -306,6 +324,7 @@ class OperatorVersion:
             hosts,
             part.behind_ms,
             part.carried_ms,
+            self.assigned if part.assigned is None else part.assigned,
         )
 
 
@@ -417,16 +436,26 @@ def to_full(view: View, delta: Manifest) -> Manifest:
             hosts=after.hosts,
             behind_ms=after.behind_ms,
             carried_ms=after.carried_ms,
+            assigned=after.assigned,
             older=_packed(live[: len(live) - len(own)], after.table),
         )
     return msgspec.structs.replace(
         delta,
         full=True,
+        format=format_of(operators),
         operators=operators,
         dead=(*view.dead, *delta.dead),
         dead_lists=view.dead_lists,
         sources=(*view.sources, *delta.sources),
     )
+
+
+def format_of(operators: Mapping[str, OperatorPart]) -> int:
+    """The format of a manifest that says so much."""
+    parts = operators.values()
+    if any(part.assigned is not None and part.assigned.name for part in parts):
+        return 4
+    return 3 if any(part.merged for part in parts) else 2
 
 
 def _packed(runs: list[AppliedRun], table: Table) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from braided import failpoints
 from braided.errors import (
@@ -27,9 +28,11 @@ from braided.errors import (
     FencedError,
 )
 from braided.store.durable.store import UNREADABLE, Store
+from braided.store.history.assigned_keys import AssignedRows, read_assigned, write_assigned
 from braided.store.history.dead_lists import dead_files, listed
 from braided.store.history.manifest import (
     FORMAT,
+    AssignedFile,
     DeadFile,
     Manifest,
     SourceEntry,
@@ -163,6 +166,14 @@ class ManifestLog:
     def sources(self, view: View) -> dict[tuple[int, int], str]:
         """What there are copies of at a view, by source and entry."""
         return read_entries(self._files, view.sources)
+
+    def write_assigned(self, operator: str, batch: int, rows: AssignedRows) -> AssignedFile:
+        """Keys that are assigned to slots, for the manifest of a batch; durable now."""
+        return write_assigned(self._files, operator, batch, rows)
+
+    def read_assigned(self, file: AssignedFile) -> pa.RecordBatch:
+        """The keys that a manifest names."""
+        return read_assigned(self._files, file)
 
     def base_of(self, batch: int) -> int:
         """The newest full manifest at or before a batch: where reading its view begins."""

@@ -2,25 +2,23 @@
 
 What a channel gets are the runs that its slots need, in their order, each with the bits of the
 channel's slots that it touches: some 60 bytes a run. It travels with what else a task is told of
-its batch, and no task reads a manifest. That goes to every task as it is, though, whoever it is
-for, and into Spark's event log. So what is long (many channels, with long chains) is written to a
-file that is there for the time of the batch, and each task reads its own part of it.
+its batch, or in a file if it is long (`shipped_parts.py`), and no task reads a manifest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from braided.errors import CheckpointCorruptError
 from braided.store.durable.store import Store
 from braided.store.history.chains import AppliedRun, Chains
 from braided.store.history.manifest import OperatorVersion
 from braided.store.history.packed_runs import SlotShares, slots_at
-from braided.store.history.runs import RunFile, digest_of
+from braided.store.history.runs import RunFile
+from braided.store.history.shipped_parts import ShippedParts, ship_parts
 from braided.store.history.slot_sets import (
     SlotNumbers,
     encode_slots,
@@ -28,9 +26,14 @@ from braided.store.history.slot_sets import (
     steps_of,
 )
 
-__all__ = ["ChainPacker", "ShippedChains", "ship_chains", "shipped_chains", "unpack_chains"]
-
-_LONG_BYTES = 1 << 17
+__all__ = [
+    "ChainPacker",
+    "ShippedChains",
+    "pack_slots",
+    "ship_chains",
+    "shipped_chains",
+    "unpack_chains",
+]
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -94,53 +97,26 @@ def _begins_with(runs: Sequence[AppliedRun], before: Sequence[AppliedRun]) -> bo
     )
 
 
-class _Part(msgspec.Struct, frozen=True, array_like=True):
-    """Where in the file the chains of a channel are."""
-
-    start: int
-    size: int
-    digest: str
-
-
-class ShippedChains(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the tasks of one operator are told in a batch; all of it, or where to read it."""
-
-    packed: list[bytes] = []
-    """By channel."""
-    file: str = ""
-    parts: list[_Part] = []
-    """Of the file, by channel."""
+class ShippedChains(ShippedParts, frozen=True, omit_defaults=True):
+    """What the tasks of one operator are told in a batch of what their slots are made of."""
 
     def chains(self, files: Store, channel: int, slots: int) -> Chains:
         """The chains of a channel's slots, of the so many slots of its operator."""
-        if not self.file:
-            return unpack_chains(self.packed[channel], slots)
-        part = self.parts[channel]
-        try:
-            [data] = files.get_ranges(self.file, [(part.start, part.size)])
-        except OSError as error:
-            raise CheckpointCorruptError(
-                f"{files.path(self.file)}, which says what the slots of channel {channel} are made "
-                f"of, can't be read ({error}). It is there for the time of a batch only: see to it "
-                "that nobody else removes files there; the batch runs again at the next start"
-            ) from error
-        if digest_of(data) != part.digest:
-            raise CheckpointCorruptError(
-                f"{files.path(self.file)}, which says what the slots of channel {channel} are made "
-                "of, is damaged: its checksum does not match. The batch that wrote it is not "
-                "committed, and writes another at the next start"
-            )
-        return unpack_chains(data.to_pybytes(), slots)
+        what = f"what the slots of channel {channel} are made of"
+        return unpack_chains(self.part(files, channel, what), slots)
 
 
 def ship_chains(files: Store, path: str, packed: list[bytes]) -> ShippedChains:
     """What is shipped of packed chains; it is in a file of that name if it is long."""
-    if sum(map(len, packed)) < _LONG_BYTES:
-        return ShippedChains(packed)
-    starts = np.cumsum([0, *map(len, packed)]).tolist()
-    files.put(path, b"".join(packed))
-    parts = zip(starts[:-1], packed, strict=True)
-    return ShippedChains([], path, [_Part(at, len(data), digest_of(data)) for at, data in parts])
+    return ship_parts(ShippedChains, files, path, packed)
+
+
+def pack_slots(chains: Chains, slots: Iterable[int]) -> bytes:
+    """The chains of some slots, whoever's they are."""
+    # As if they were a channel of their own, the first of two.
+    table = np.ones(chains.slots, dtype=np.int32)
+    table[list(slots)] = 0
+    return ChainPacker().pack(chains, table, 2)[0]
 
 
 def shipped_chains(operators: Mapping[str, OperatorVersion]) -> dict[str, ShippedChains]:

@@ -1,0 +1,56 @@
+"""The file of keys that are assigned to slots, beside the manifests that name it.
+
+There may be a hundred thousand of them, and they seldom change. So they are written once, before
+the first manifest by which they hold, and every manifest after it says no more than that. The file
+goes with the last manifest that needs it (`garbage.py`). It is an Arrow stream.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from braided.errors import CheckpointCorruptError
+from braided.store.durable.store import Store
+from braided.store.history.manifest import AssignedFile
+from braided.store.history.runs import digest_of
+
+__all__ = ["AssignedRows", "read_assigned", "write_assigned"]
+
+
+class AssignedRows(NamedTuple):
+    """What is to be written."""
+
+    rows: pa.RecordBatch
+    """Both hashes, slot and bytes of each key: columns hash, check, slot and key."""
+    digest: str
+    """Of what they say."""
+
+
+def write_assigned(files: Store, operator: str, batch: int, rows: AssignedRows) -> AssignedFile:
+    """Writes keys durably; nothing counts before a manifest names them."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.rows.schema) as writer:
+        writer.write_batch(rows.rows)
+    data = sink.getvalue().to_pybytes()
+    name = f"state/{operator}/{batch}-assigned-{rows.digest}"
+    files.put(name, data)
+    return AssignedFile(name, digest_of(data), rows.digest, rows.rows.num_rows)
+
+
+def read_assigned(files: Store, file: AssignedFile) -> pa.RecordBatch:
+    try:
+        data = files.get(file.name)
+    except FileNotFoundError:
+        raise _corrupt(files, file, "is missing") from None
+    if digest_of(data) != file.checksum:
+        raise _corrupt(files, file, "is damaged: its checksum does not match")
+    return pa.ipc.open_stream(data).read_next_batch()
+
+
+def _corrupt(files: Store, file: AssignedFile, damage: str) -> CheckpointCorruptError:
+    return CheckpointCorruptError(
+        f"{files.path(file.name)} {damage}. It says in which slots {file.keys} keys are, and "
+        "without it their state can't be found. Restore it from a copy"
+    )
