@@ -148,7 +148,7 @@ def _key_loads(view: OperatorView, slot: Numbers, rows: Loads) -> Loads:
         part = np.divide(rows, slot_rows, out=np.zeros_like(rows), where=slot_rows > 0)
         loads = np.minimum(part, 1.0) * view.load[slot]
     # Statistics and loads are of different batches: together keys have no more than their slot.
-    used = np.bincount(slot, loads, view.load.size)
+    used = np.bincount(slot, loads, view.load.size).astype(np.float64)
     fits = np.divide(view.load, used, out=np.ones_like(used), where=used > view.load)
     return np.asarray(loads * fits[slot])
 
