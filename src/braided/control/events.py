@@ -99,6 +99,7 @@ class Planned(msgspec.Struct, frozen=True, tag="planned"):
     gain_s: float
     cost_s: float
     dropped: bool
+    locality_s: float = 0.0  # what it loses of the rows that stayed on their host
 
 
 class Judged(msgspec.Struct, frozen=True, tag="judged"):

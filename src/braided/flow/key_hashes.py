@@ -32,6 +32,13 @@ class KeyHashes:
         step = self._steps[name]
         return key_hashes(self._spark, step.key_schema, key) if step.can_be_pinned else None
 
+    def of_keys(self, name: str, keys: Sequence[bytes]) -> list[tuple[int, int]] | None:
+        """Both hashes of many keys, by one job; None if keys of that step can't be pinned."""
+        step = self._steps[name]
+        if not step.can_be_pinned or not can_be_pinned(step.key_schema):
+            return None
+        return _hashes(self._spark, step.key_schema, keys) if keys else []
+
 
 class KeyNaming:
     """Shows keys of a flow's steps to people, as the tuple of their columns."""
@@ -48,11 +55,17 @@ def key_hashes(spark: SparkSession, key_schema: StructType, key: bytes) -> tuple
     """Both hashes of a key of such columns; None if they do not tell all keys apart."""
     if not can_be_pinned(key_schema):
         return None
+    return _hashes(spark, key_schema, [key])[0]
+
+
+def _hashes(
+    spark: SparkSession, key_schema: StructType, keys: Sequence[bytes]
+) -> list[tuple[int, int]]:
     codec = KeyCodec(to_arrow_schema(key_schema, timezone="UTC"))
     names = [f"k{i}" for i in range(len(key_schema.fields))]
     fields = zip(names, key_schema.fields, strict=True)
     schema = StructType([StructField(name, field.dataType) for name, field in fields])
-    rows = pa.Table.from_arrays(codec.decode_batch([key]), names=names)
-    hashes = spark.createDataFrame(rows, schema).selectExpr(*pin_hashes(names)).head()
-    assert hashes is not None
-    return int(hashes[0]), int(hashes[1])
+    rows = pa.Table.from_arrays(codec.decode_batch(keys), names=names)
+    hashed = spark.createDataFrame(rows, schema).selectExpr(*pin_hashes(names))
+    # Collected in the order of the rows: there is no shuffle on the way.
+    return [(int(first), int(second)) for first, second in hashed.collect()]

@@ -29,12 +29,14 @@ from braided.control.routing.balance import channel_loads
 from braided.control.routing.executors import Layout
 from braided.control.routing.pins import hash_slot
 from braided.control.routing.table import Pin, RoutingTable
+from braided.control.worth import Prices
 from braided.flow.key_hashes import KeyHashes
 from braided.hosts.transition import HostFacts
 from braided.spark.query_handle import QueryHandle
 from braided.steering.commands import Commands
 from braided.steering.event_log import EventLog
 from braided.steering.input_size import Amount
+from braided.steering.pair_reports import pairs_of, remote_prices
 from braided.steering.policy_settings import Policies
 from braided.steering.reserve import Reserve
 from braided.steering.same_batch import SameBatch
@@ -221,7 +223,9 @@ class ControlThread:
         prices, cores = self._policies.settings.prices, None
         if batch.hosts is not None:
             prices, cores = prices.measured(batch.hosts.rates), batch.hosts.cores
-        cycle = self._controller.step(sample, batch.slot_loads, prices, cores)
+        pairs = pairs_of(batch.outcome.reports)
+        cycle = self._controller.step(sample, batch.slot_loads, prices, cores, pairs)
+        cycle = self._located(cycle, batch, prices)
         cycle = replace(cycle, events=(*foreseen, *cycle.events))
         if self._is_closed():
             return  # the log is somebody else's by now
@@ -248,6 +252,23 @@ class ControlThread:
             change = self._repinned(cycle, operator, batch.outcome.reports[name])
             if change is not None:
                 self._commands.propose_pin(name, change)
+
+    def _located(self, cycle: Cycle, batch: CommittedBatch, prices: Prices) -> Cycle:
+        """The cycle, with tables of keys where it is time for them."""
+        due = self._controller.keys_due()
+        if not due:
+            return cycle
+        hash_slots: dict[str, dict[bytes, int]] = {}
+        for name, keys in due.items():
+            slots, ordered = cycle.view.operators[name].load.size, sorted(keys)
+            hashes = self._hashes.of_keys(name, ordered) or []
+            hash_slots[name] = {
+                key: hash_slot(hashed, slots)
+                for key, (hashed, _) in zip(ordered, hashes, strict=False)
+            }
+        return self._controller.locate(
+            cycle, hash_slots, {}, remote_prices(batch.outcome.reports, prices)
+        )
 
     def _events_of(self, outcome: Outcome) -> list[Decided]:
         """What was decided right before the batch, as far as it was followed."""

@@ -32,6 +32,8 @@ Positions = npt.NDArray[np.int64]
 
 _FOLD_ROWS = 32_768
 """Chosen rows that wait to be counted together."""
+_CHOOSE_ROWS = 8_192
+"""Rows that wait to be chosen from: operators may give out many small tables."""
 _HOLD_EVERY = 8
 _HELD_MAX = 128
 """Held-out rows that a report has."""
@@ -71,8 +73,8 @@ class PairSetting:
     """What is counted, and how closely."""
 
     targets: tuple[PairTarget, ...]
-    every: int = 8
-    sketch_bytes: int = 1 << 20
+    every: int = 16
+    sketch_bytes: int = 128 << 10
     report_bytes: int = 16 << 10
 
 
@@ -113,6 +115,10 @@ class KeyPairs:
         self._begins: list[int] = []
         self._keys: list[bytes] = []
         self._targets = [_TargetPairs(target, setting) for target in setting.targets]
+        self._columns = sorted({i for target in setting.targets for i in target.columns})
+        self._waiting: list[list[pa.Array]] = []
+        self._waiting_rows = 0
+        self._position = 0
 
     def opened(self, key: bytes, position: int) -> None:
         """Output from this position on is that of this key."""
@@ -120,28 +126,43 @@ class KeyPairs:
         self._keys.append(key)
 
     def emitted(self, chunk: pa.RecordBatch, position: int) -> None:
-        """Output that leaves, and where it begins."""
-        rows = chunk.num_rows
-        if not rows or not self._begins:
+        """Output that leaves, and where it begins: where that before it ended."""
+        if not self._waiting:
+            self._position = position
+        self._waiting.append([chunk.column(i) for i in self._columns])
+        self._waiting_rows += chunk.num_rows
+        if self._waiting_rows >= _CHOOSE_ROWS:
+            self._choose()
+
+    def _choose(self) -> None:
+        """Takes some of the rows that wait, and lets go of the others."""
+        rows, position = self._waiting_rows, self._position
+        if not rows:
             return
         at = np.arange(position, position + rows, dtype=np.uint64)
         with np.errstate(over="ignore"):
             lot = (at * _MIX) >> np.uint64(40)
         chosen = np.flatnonzero(lot % self._every == 0)
         begins = np.array(self._begins, dtype=np.int64)
-        if chosen.size:
+        if chosen.size and begins.size:
             owner = np.searchsorted(begins, chosen + position, side="right") - 1
             keys = list(map(self._keys.__getitem__, owner.tolist()))
             is_held = (lot[chosen] // self._every) % np.uint64(_HOLD_EVERY) == 0
             take = pa.array(chosen)
+            taken = {
+                i: pa.concat_arrays([part[n] for part in self._waiting]).take(take)
+                for n, i in enumerate(self._columns)
+            }
             for target in self._targets:
-                target.add(keys, [chunk.column(i).take(take) for i in target.columns], is_held)
+                target.add(keys, [taken[i] for i in target.columns], is_held)
         # Whose output is wholly out is not needed any more; the last key may go on.
         done = int(np.searchsorted(begins, position + rows, side="right")) - 1
-        del self._begins[:done], self._keys[:done]
+        del self._begins[: max(0, done)], self._keys[: max(0, done)]
+        self._waiting, self._waiting_rows = [], 0
 
     def reports(self) -> tuple[PairReport, ...]:
         """What was counted, for the report of the channel."""
+        self._choose()
         found = (target.report() for target in self._targets)
         return tuple(report for report in found if report is not None)
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from braided.control.routing.table import Loads
 
-__all__ = ["HostRoom", "KeyGraph", "Numbers", "host_loads", "local_share"]
+__all__ = ["ALPHA", "HostRoom", "KeyGraph", "Numbers", "host_loads", "local_share"]
 
 Numbers = npt.NDArray[np.int64]
 
@@ -95,6 +95,8 @@ class HostRoom:
         return np.where(total > 0, known, self.capacity)
 
 
+ALPHA = 1.03
+"""How much more than its part of an operator's load a host may have: METIS's own default."""
 SAME_ZONE = 0.5
 """What a row between two hosts of one zone is worth; one that stays on its host is worth 1."""
 

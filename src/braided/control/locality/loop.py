@@ -12,14 +12,14 @@ promised is moot. A plan that does not pay is dropped, and said once; the next p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from braided.control.events import Event, Judged, Located
 from braided.control.locality.forecast import Record
 from braided.control.locality.gain import RemotePrices
+from braided.control.locality.graph import ALPHA
 from braided.control.locality.keys import Edge
-from braided.control.locality.partition import ALPHA
 from braided.control.locality.planner import (
     KeyAssignment,
     LocalityPlan,
@@ -101,6 +101,15 @@ class LocalityLoop:
     def superseded(self) -> None:
         """Somebody else's table of keys is in effect: nothing that was promised holds."""
         self._promise = None
+
+    def anchored(self, view: OperatorView) -> OperatorView:
+        """The view, with what its slots would cost more elsewhere by the table that was asked for
+        last; what was decided for other slots than there are says nothing.
+        """
+        anchor = None if self.plan is None else self.plan.anchors.get(view.name)
+        if anchor is None or anchor.size != view.load.size:
+            return view
+        return replace(view, anchor=anchor)
 
     def due(self) -> dict[str, set[bytes]]:
         """The keys that a plan needs the slots of, by operator; none before the period is over."""

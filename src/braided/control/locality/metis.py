@@ -8,7 +8,6 @@ only, no fixed vertices and no idea of hosts; the rest is the matter of `partiti
 from __future__ import annotations
 
 import numpy as np
-import pymetis
 
 from braided.control.locality.graph import KeyGraph, Numbers
 from braided.control.routing.table import Loads
@@ -28,6 +27,9 @@ def cut_graph(graph: KeyGraph, shares: Loads, alpha: float, seed: int) -> Number
         return np.zeros(graph.keys, dtype=np.int64)
     shares = np.maximum(shares, _LEAST_SHARE)
     shares = shares / shares.sum()
+    # Imported where it is used: most queries cut no graph.
+    import pymetis
+
     starts, adjacent, weights = _adjacency(graph)
     options = pymetis.Options(seed=seed, ufactor=max(1, round((alpha - 1) * 1000)), ncuts=2)
     cut = pymetis.part_graph(

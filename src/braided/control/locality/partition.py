@@ -22,14 +22,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from braided.control.locality.graph import HostRoom, KeyGraph, Numbers, host_loads
+from braided.control.locality.graph import ALPHA, HostRoom, KeyGraph, Numbers, host_loads
 from braided.control.locality.metis import cut_graph
 from braided.control.routing.seating import assign_seats
 from braided.control.routing.table import Loads
 
-__all__ = ["ALPHA", "bound_holds", "limits", "match_parts", "partition", "refine_hosts"]
+__all__ = ["bound_holds", "limits", "match_parts", "partition", "refine_hosts"]
 
-ALPHA = 1.03
 _ROUNDS = 8
 _SLACK = 1e-9
 """What sums of loads may be off by rounding."""

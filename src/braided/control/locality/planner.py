@@ -14,7 +14,7 @@ import numpy as np
 
 from braided.control.locality.forecast import Forecast, Record, forecast
 from braided.control.locality.gain import Gain, RemotePrices, weigh_gain
-from braided.control.locality.graph import HostRoom, Numbers
+from braided.control.locality.graph import ALPHA, HostRoom, Numbers
 from braided.control.locality.keys import (
     CountedKeys,
     Edge,
@@ -22,10 +22,11 @@ from braided.control.locality.keys import (
     held_rows,
     host_room,
 )
-from braided.control.locality.partition import ALPHA, partition, refine_hosts
+from braided.control.locality.partition import partition, refine_hosts
 from braided.control.locality.seats import KeySlots, host_numbers, seat_keys
 from braided.control.locality.statistics import PairSummary, PairWindow
 from braided.control.measure.view import OperatorView
+from braided.control.routing.table import Loads
 
 __all__ = ["KeyAssignment", "LocalityPlan", "PlanInput", "plan_locality"]
 
@@ -74,6 +75,8 @@ class LocalityPlan:
     gain: Gain
     how: str
     """`anew`, or `by single keys`."""
+    anchors: Mapping[str, Loads]
+    """What each slot would cost more on another host, in seconds per second: its rows that stay."""
 
 
 def plan_locality(
@@ -123,7 +126,10 @@ def _plan(
         moved_bytes,
         prices,
     )
-    return LocalityPlan(assignments, now, promised, expected, moved_keys, moved_bytes, gain, how)
+    anchors = _anchors(made, assignments, host_of, prices.remote_row_s / len(given.hosts))
+    return LocalityPlan(
+        assignments, now, promised, expected, moved_keys, moved_bytes, gain, how, anchors
+    )
 
 
 class _Candidates:
@@ -196,3 +202,27 @@ def _assign(
             np.concatenate([slot[entries], kept_slots]),
         )
     return assignments, moved_keys, moved_bytes
+
+
+def _anchors(
+    made: _Candidates,
+    assignments: Mapping[str, KeyAssignment],
+    host_of: Numbers,
+    row_s: float,
+) -> dict[str, Loads]:
+    """By slot, the seconds per second that rows save which stay on the host because of it."""
+    counted, graph = made.counted, made.counted.graph
+    at = host_of[graph.ends]
+    stays = at[:, 0] == at[:, 1]
+    saved = np.bincount(
+        graph.ends[stays].ravel(), np.repeat(graph.weight[stays], 2) * row_s, graph.keys
+    )
+    anchors = {}
+    for operator, view in enumerate(made.views):
+        name, mine = counted.operators[operator], counted.of(operator)
+        entries = assignments[name].as_dict()
+        slots = counted.hash_slot[mine].copy()
+        for n, key in enumerate(counted.keys[operator]):
+            slots[n] = entries.get(key, slots[n])
+        anchors[name] = np.bincount(slots, saved[mine], view.load.size).astype(np.float64)
+    return anchors
