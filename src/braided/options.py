@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from braided.control.locality.graph import ALPHA
 from braided.control.measure.window import LENGTH_BATCHES
 from braided.control.policies.balancers import TOLERATED
 from braided.control.policies.ds2 import CATCH_UP_S, UTILISATION
@@ -91,6 +92,14 @@ class Options:
     executors_most: int | None = None
     takeover: bool = False
     cut: bool = False
+    locality: str = "off"
+    locality_period_batches: int = 60
+    locality_memory_bytes: int = 128 << 10
+    locality_every: int = 16
+    locality_imbalance: float = ALPHA
+    locality_dry_run: bool = False
+    zones: Mapping[str, str] = field(default_factory=dict)
+    """The zone of a host, by its name."""
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Settings of the checkpoint's store, which may be secrets."""
     given: frozenset[str] = field(default=frozenset(), compare=False)
@@ -302,6 +311,16 @@ def _parse_names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _parse_zones(text: str) -> dict[str, str]:
+    pairs = [pair.split("=") for pair in _parse_names(text)]
+    zones = {pair[0].strip(): pair[-1].strip() for pair in pairs}
+    if any(len(pair) != 2 for pair in pairs) or not all(zones) or not all(zones.values()):
+        raise ValueError
+    if len(zones) < len(pairs):
+        raise ValueError
+    return zones
+
+
 def _parse_directory(text: str) -> str:
     path = text.removeprefix("file://") if text.startswith("file:///") else text
     if not path or "://" in path:
@@ -327,6 +346,12 @@ _SECONDS = _Kind(
 )
 _COLUMN = _Kind("the name of a column", _parse_column)
 _ON_ERROR = _one_of("fail", "divert")
+_LOCALITY = _one_of("auto", "on", "off")
+_ZONES = _Kind(
+    "hosts and their zones, such as h1=a,h2=a,h3=b",
+    _parse_zones,
+    lambda zones: ",".join(f"{host}={zone}" for host, zone in zones.items()),
+)
 _PLACEMENT = _one_of("on", "naive", "off")
 _SAME_BATCH = _one_of("auto", "on", "off")
 _SCALE = _Kind(
@@ -533,6 +558,50 @@ _TABLE = (
         _THRESHOLD,
         "how much more than the average a channel may have to do before `elasticutor` and `rc` "
         "move slots",
+    ),
+    _Option(
+        "locality",
+        "locality",
+        _LOCALITY,
+        "whether keys that occur together, in operators that follow each other, are brought to one "
+        "host: `auto` does where there are several hosts, `off` counts nothing",
+    ),
+    _Option(
+        "locality.period",
+        "locality_period_batches",
+        _whole(2),
+        "how many batches are counted before it is decided anew which key should be where",
+    ),
+    _Option(
+        "locality.memory",
+        "locality_memory_bytes",
+        _SIZE,
+        "the memory of a task for the pairs of keys that it counts",
+    ),
+    _Option(
+        "locality.every",
+        "locality_every",
+        _whole(1),
+        "one row in so many is counted, and stands for the others",
+    ),
+    _Option(
+        "locality.imbalance",
+        "locality_imbalance",
+        _THRESHOLD,
+        "how much more than its part of an operator's load a host may get for the sake of locality",
+    ),
+    _Option(
+        "locality.dryRun",
+        "locality_dry_run",
+        _FLAG,
+        "only write to the event log what would be done for locality",
+    ),
+    _Option(
+        "hosts.zone",
+        "zones",
+        _ZONES,
+        "which hosts are near each other: keys that can't be on one host are brought to one zone",
+        default="all are as far from each other",
     ),
     _Option(
         "windowBatches",

@@ -25,6 +25,7 @@ __all__ = [
     "EventLogError",
     "Failed",
     "Judged",
+    "Located",
     "Measured",
     "Migrated",
     "Planned",
@@ -98,6 +99,7 @@ class Planned(msgspec.Struct, frozen=True, tag="planned"):
     gain_s: float
     cost_s: float
     dropped: bool
+    locality_s: float = 0.0  # what it loses of the rows that stayed on their host
 
 
 class Judged(msgspec.Struct, frozen=True, tag="judged"):
@@ -165,6 +167,33 @@ class CountingSwitched(msgspec.Struct, frozen=True, tag="counting"):
     why: str
 
 
+class Located(msgspec.Struct, frozen=True, tag="locality"):
+    """Tables of keys that bring together what occurs together: what they were weighed by, in
+    seconds within the horizon, and whether they were asked for; `held` says why not.
+
+    Localities are shares of rows that stay on their host: now, as held-out rows promise it, and as
+    it is expected by what earlier promises came to.
+    """
+
+    batch: int
+    operators: tuple[str, ...]
+    decision: int
+    reason: str
+    locality: float
+    promised: float
+    expected: float
+    imbalance: float
+    imbalance_expected: float
+    known: float
+    entries: int
+    moved_keys: int
+    moved_bytes: float
+    locality_s: float
+    balance_s: float
+    moving_s: float
+    held: str = ""
+
+
 Event = (
     Measured
     | Decided
@@ -175,6 +204,7 @@ Event = (
     | CutShort
     | Counted
     | CountingSwitched
+    | Located
 )
 
 _encoder = msgspec.json.Encoder()

@@ -7,12 +7,17 @@ a recorded log. What a restart needs of it is `memory()`, to be kept where the t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from braided.control.events import Decided, Event, Measured, pack_loads
 from braided.control.hot_keys import PinChange, SplitKey, balance_bound, load_if_split
+from braided.control.locality.gain import RemotePrices
+from braided.control.locality.keys import Edge
+from braided.control.locality.loop import LocalityLoop
+from braided.control.locality.planner import PlannedSlots
+from braided.control.locality.statistics import PairCounts
 from braided.control.measure.estimator import Estimator, SlotTotals, at_full_speed
 from braided.control.measure.measurer import Measurer
 from braided.control.measure.slot_loads import SlotLoads
@@ -27,6 +32,8 @@ from braided.control.settings import Settings
 from braided.control.worth import Prices
 
 __all__ = ["Controller", "Cycle"]
+
+_Change = TypeVar("_Change")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +50,11 @@ class Cycle:
     split: Mapping[str, tuple[SplitKey, ...]] = field(default_factory=dict)
     whole: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
     """Split keys that are to be whole again."""
+    keys: Mapping[str, PlannedSlots] = field(default_factory=dict)
+    """For the sake of locality: all keys that are not to be where their hash leads, hot ones apart,
+    and their slots. Those of all operators are to take effect in one batch, and in one that no
+    other change of their tables is in.
+    """
 
 
 class Controller:
@@ -61,6 +73,11 @@ class Controller:
         self._decisions = int(memory.get("decisions", 0))
         self._batches_with_rows = 0
         self._outlook: Outlook | None = None
+        self._locality: LocalityLoop | None = None
+        if self.settings.locality is not None:
+            self._locality = LocalityLoop(
+                self.settings.locality, self._number, memory.get("locality")
+            )
         self._operators = {
             name: OperatorLoop(self.settings, self._number, remembered)
             for name, remembered in memory.get("operators", {}).items()
@@ -72,17 +89,25 @@ class Controller:
         slot_loads: Mapping[str, SlotLoads] | None = None,
         prices: Prices | None = None,
         cores: int | None = None,
+        pairs: Mapping[Edge, Sequence[PairCounts]] | None = None,
     ) -> Cycle:
         """One cycle after one batch.
 
         `slot_loads` is what a running query's estimator expects after the batch; without it, the
         controller estimates by its samples. `prices` are what moving costs by now, where that is
         measured, and `cores` is how many channels can run at once by now, where hosts come and go;
-        without them, what the settings say holds.
+        without them, what the settings say holds. `pairs` are the keys that rows of the batch had
+        in operators that follow each other.
         """
         if cores is not None:
             self._limits = replace(self._limits, cores=cores)
         view = self.measure(sample, slot_loads)
+        if self._locality is not None:
+            self._locality.collect(pairs or {})
+            anchored = {
+                name: self._locality.anchored(each) for name, each in view.operators.items()
+            }
+            view = replace(view, operators=anchored)
         self._now_s += sample.collected_s
         events = [*self._summaries(sample, view), *self.judge(view)]
         self._batches_with_rows += any(operator.rows.any() for operator in sample.operators)
@@ -168,6 +193,48 @@ class Controller:
             {name: change.whole for name, change in repin.items() if change.whole},
         )
 
+    def keys_due(self) -> Mapping[str, set[bytes]]:
+        """The keys whose slots by hash `locate` has to know, by operator; none where it is not time
+        to look at locality. They are looked up elsewhere, because hashes are Spark's.
+        """
+        return {} if self._locality is None else self._locality.due()
+
+    def keys_superseded(self) -> None:
+        """What is in effect is not what was asked for keys: what was promised of it is moot."""
+        if self._locality is not None:
+            self._locality.superseded()
+
+    def locate(
+        self,
+        cycle: Cycle,
+        hash_slots: Mapping[str, Mapping[bytes, int]],
+        entries: Mapping[str, Mapping[bytes, int]],
+        prices: RemotePrices | None = None,
+    ) -> Cycle:
+        """The cycle with tables of keys that bring together what occurs together, if they pay.
+
+        `entries` are the keys that have a slot for that reason now. Where keys change slots, all
+        other changes of the tables wait: they were made for keys as they are.
+        """
+        if self._locality is None:
+            return cycle
+        wanted, events = self._locality.decide(cycle.view, hash_slots, entries, prices)
+        cycle = replace(cycle, events=(*cycle.events, *events))
+        if not wanted:
+            return cycle
+        for name in wanted:
+            self._operators[name].withdraw()
+        kept = {name: table for name, table in cycle.tables.items() if name not in wanted}
+        return replace(
+            cycle,
+            tables=kept,
+            pin=_without(cycle.pin, wanted),
+            unpin=_without(cycle.unpin, wanted),
+            split=_without(cycle.split, wanted),
+            whole=_without(cycle.whole, wanted),
+            keys=wanted,
+        )
+
     def outlook(self) -> Outlook | None:
         """What the next batch can be sized by; None as long as nothing is decided."""
         return self._outlook
@@ -199,6 +266,7 @@ class Controller:
             "decisions": self._decisions,
             "now_s": self._now_s,
             "operators": {name: loop.memory() for name, loop in self._operators.items()},
+            **({} if self._locality is None else {"locality": self._locality.memory()}),
         }
 
     def _wishes(self, view: FlowView) -> Mapping[str, Wish]:
@@ -251,6 +319,10 @@ class Controller:
     def _number(self) -> int:
         self._decisions += 1
         return self._decisions
+
+
+def _without(changes: Mapping[str, _Change], names: Container[str]) -> dict[str, _Change]:
+    return {name: change for name, change in changes.items() if name not in names}
 
 
 def _full_speed_totals(sample: OperatorSample) -> SlotTotals:

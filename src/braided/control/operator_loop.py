@@ -26,6 +26,7 @@ from braided.control.policy import Limits, Wish
 from braided.control.routing.balance import imbalance
 from braided.control.routing.executors import Layout, divide_channels, reshape, resize
 from braided.control.routing.table import RoutingTable
+from braided.control.routing.within_hosts import rebalance_within_hosts
 from braided.control.settings import Settings
 from braided.control.useful import HottestKey, Remote, Useful, of_cores, of_key, remote_bound
 from braided.control.worth import Prices, weigh
@@ -103,6 +104,10 @@ class OperatorLoop:
             self.layout = self.layout.over(table.channels)
         return self.layout
 
+    def withdraw(self) -> None:
+        """What was handed out last was not passed on: nothing is expected of it."""
+        self._requested = self._expectation = None
+
     def is_settled(self, operator: OperatorView) -> bool:
         """Whether what was last requested has been observed, or overtaken."""
         return self._requested is None or operator.table.epoch >= self._requested.epoch
@@ -165,6 +170,9 @@ class OperatorLoop:
         table, layout, reshapes = self._assign(batch, operator, channels)
         decisions += reshapes
         scales = channels != operator.channels
+        if not scales and operator.anchor is not None and layout is None:
+            # Keys are where they are for a reason: between the channels of a host slots are free.
+            table = _less_costly(operator, table, prices, period_s)
         if table is operator.table:
             self.layout = layout
             return None, decisions
@@ -197,7 +205,8 @@ class OperatorLoop:
                 before=expectation.before,
                 expected=expectation.expected,
             )
-        worth = weigh(operator, table, prices, period_s, now_s - self._wanted_since[1])
+        wanted_s = now_s - self._wanted_since[1]
+        worth = weigh(operator, table, prices, period_s, wanted_s)
         dropped = not is_required and not worth.pays
         planned = Planned(
             batch=batch,
@@ -210,6 +219,7 @@ class OperatorLoop:
             gain_s=worth.gain_s,
             cost_s=worth.cost_s,
             dropped=dropped,
+            locality_s=worth.locality_s,
         )
         if dropped:
             is_new = self._dropped_at is None or batch >= self._dropped_at + _SAY_AGAIN
@@ -426,6 +436,18 @@ class OperatorLoop:
             return []
         self._said = held
         return decisions
+
+
+def _less_costly(
+    operator: OperatorView, table: RoutingTable, prices: Prices, period_s: float
+) -> RoutingTable:
+    """The table, or one that takes no slot off its host, if that comes out better."""
+    within = rebalance_within_hosts(operator.table, operator.load, operator.speeds)
+    if table is operator.table or within is operator.table:
+        return table
+    either = (table, within)
+    worths = [weigh(operator, each, prices, period_s).net_s for each in either]
+    return either[worths.index(max(worths))]
 
 
 def _reason(wish: Wish | None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from braided.control.hot_keys import HotKeyRule
+from braided.control.locality.loop import LocalityRule
 from braided.control.measure.window import LENGTH_BATCHES
 from braided.control.policies.balancers import Elasticutor
 from braided.control.policies.ds2 import Ds2
@@ -42,5 +43,6 @@ class Settings:
     executors: int = 1  # per operator; with one, all its channels share all its slots
     host_channels: int = 8  # cores of a host: what an executor should not outgrow
     reshape_every_batches: int = 600
+    locality: LocalityRule | None = None  # None: nothing is counted or done for it
     scale_dry_run: bool = False  # whether channels are only spoken of
     key_names: KeyNames = _hex

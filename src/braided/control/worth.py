@@ -6,6 +6,9 @@ time; they are worth the share of the operator that they set free. What it costs
 has to be read by another host, once, and a little for every slot that is opened anew. Tables say
 where channels should run, and so which slots change hosts: a channel that has no host yet is on
 another one than all that have. What reading costs is measured (`measure/moving_cost.py`).
+
+A slot whose keys are on its host for the sake of others there (`control/locality`) has an anchor:
+to take it elsewhere costs what its rows then cost that stayed before. That counts against a plan.
 """
 
 from __future__ import annotations
@@ -48,6 +51,12 @@ class Worth:
     moved_slots: int
     moved_bytes: float
     pays: bool
+    locality_s: float = 0.0
+    """What is lost because rows that stayed on their host leave it; at most 0."""
+
+    @property
+    def net_s(self) -> float:
+        return self.gain_s + self.locality_s - self.cost_s
 
 
 def weigh(
@@ -76,15 +85,19 @@ def weigh(
     if after.channels < before.channels:
         gain = max(gain, 1 - after.channels / before.channels)
     gain_s = gain * (prices.horizon_s + (wanted_s if scales else 0.0))
+    locality_s = 0.0
+    if operator.anchor is not None and not scales:  # who scales has other reasons to move slots
+        locality_s = -float(operator.anchor[read].sum()) * prices.horizon_s
     cost_s = moved_bytes / prices.bytes_per_s + moved.size * prices.slot_s
     return Worth(
         gain_s=gain_s,
         cost_s=cost_s,
         moved_slots=int(moved.size),
         moved_bytes=moved_bytes,
-        pays=gain_s > cost_s
+        pays=gain_s + locality_s > cost_s
         and (scales or gain > prices.least_gain * peak_before)
         and (scales or gain * period_s >= prices.least_batch_s),
+        locality_s=locality_s,
     )
 
 

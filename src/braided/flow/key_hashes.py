@@ -35,17 +35,21 @@ class KeyHashes:
         step = self._steps[name]
         return key_hashes(self._spark, step.key_schema, key) if step.can_be_pinned else None
 
+    def of_keys(self, name: str, keys: Sequence[bytes]) -> tuple[Hashes, Hashes] | None:
+        """Both hashes of each of many keys, by one job; None if they can't be pinned."""
+        step = self._steps[name]
+        if not step.can_be_pinned or not can_be_pinned(step.key_schema):
+            return None
+        return many_key_hashes(self._spark, step.key_schema, keys)
+
     def assigned(
         self, name: str, keys: Sequence[bytes], slots: npt.ArrayLike
     ) -> KeyAssignment | None:
         """Keys, given as the state knows them, each with a slot of its own; None if the operator's
         keys can't be told apart by hashes.
         """
-        step = self._steps[name]
-        if not step.can_be_pinned or not can_be_pinned(step.key_schema):
-            return None
-        hashes, checks = many_key_hashes(self._spark, step.key_schema, keys)
-        return KeyAssignment.of(keys, hashes, checks, slots)
+        hashes = self.of_keys(name, keys)
+        return None if hashes is None else KeyAssignment.of(keys, *hashes, slots)
 
 
 class KeyNaming:
@@ -71,6 +75,8 @@ def many_key_hashes(
     spark: SparkSession, key_schema: StructType, keys: Sequence[bytes]
 ) -> tuple[Hashes, Hashes]:
     """Both hashes of each of the keys, of columns that tell them apart; in one job."""
+    if not keys:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     codec = KeyCodec(to_arrow_schema(key_schema, timezone="UTC"))
     names = [f"k{i}" for i in range(len(key_schema.fields))]
     fields = zip(names, key_schema.fields, strict=True)

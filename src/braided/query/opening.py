@@ -29,6 +29,7 @@ from braided.query.first_states import FirstStates
 from braided.query.gate import Gate
 from braided.query.migrating import Migrations
 from braided.query.outputs import Outputs
+from braided.query.pair_settings import pair_settings
 from braided.query.plan import FlowPlan
 from braided.query.processing import Processing
 from braided.query.progress import ProgressLog, StepTimes, section
@@ -301,6 +302,7 @@ def _assemble(
         divert,
         placed,
         cutter.address,
+        pairs=pair_settings(flow, spark, options),
     )
     commands, reserve = Commands(version.tables, bell), Reserve(spark)
     transition = open_transition(

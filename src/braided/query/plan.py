@@ -32,6 +32,7 @@ from braided.spark.sql_text import quoted
 from braided.store.history.manifest import CarryFile, OperatorMeta
 from braided.tasks.carry import read_carry, write_carry
 from braided.tasks.columns import order_columns
+from braided.tasks.key_pairs import PairSetting
 from braided.tasks.spec import BATCH_PROPERTY, BatchSpec
 from braided.tasks.stage import KeyedStage, StageInput, StageSetting
 from braided.tasks.state_location import StateLocation
@@ -72,6 +73,7 @@ class FlowPlan:
         divert: bool,
         placed: PlacedFrames | None = None,
         line: LineAddress | None = None,
+        pairs: Mapping[str, PairSetting] | None = None,
     ) -> None:
         self.flow = flow
         self.inputs = inputs
@@ -85,7 +87,10 @@ class FlowPlan:
                 count = before[0] if len(before) == 1 else max(before) + 1
                 step = flow.step(node)
                 meta = metas[step.name]
-                setting = StageSetting(meta, count, location, reports, divert, placed, line)
+                counted = (pairs or {}).get(step.name)
+                setting = StageSetting(
+                    meta, count, location, reports, divert, placed, line, counted
+                )
                 self.stages[node] = step.stage(setting)
                 self.order[node] = count + 1
             elif isinstance(node, United):

@@ -21,5 +21,6 @@ SCENARIOS = {
     "timers-32": "32 hosts, most of the work by timers in slots without rows",
     "sine-32": "32 hosts under a sine of load",
     "steps-32": "32 hosts under steps of load, up and down",
+    "locality": "keys that occur together brought together, on 1 to 64 hosts (Caneill et al.)",
     "chain": "three operators, one after the other, under a sine of load",
 }

@@ -14,7 +14,15 @@ import numpy.typing as npt
 
 from braided.control.routing.table import Loads
 
-__all__ = ["Dominant", "Hotspot", "KeyDistribution", "Zipf", "slot_of_keys", "zipf_shares"]
+__all__ = [
+    "Dominant",
+    "Hotspot",
+    "KeyDistribution",
+    "Zipf",
+    "hashed",
+    "slot_of_keys",
+    "zipf_shares",
+]
 
 
 class KeyDistribution(Protocol):
@@ -41,8 +49,13 @@ def zipf_shares(keys: int, skew: float) -> Loads:
 
 def slot_of_keys(keys: int, slots: int) -> npt.NDArray[np.int64]:
     """Where a hash puts each key; the same in every run."""
+    return hashed(np.arange(keys, dtype=np.int64), slots)
+
+
+def hashed(numbers: npt.NDArray[np.int64], slots: int) -> npt.NDArray[np.int64]:
+    """The same for keys of these numbers."""
     with np.errstate(over="ignore"):
-        z = (np.arange(keys, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
         z ^= z >> np.uint64(32)
     return (z % np.uint64(slots)).astype(np.int64)

@@ -16,6 +16,7 @@ from braided.control.worth import Prices
 from braided.sim.arrivals import Arrivals, Constant, Sine, Spike, Steps
 from braided.sim.cluster import Cluster, Run, SimFlow, SimOperator, simulate
 from braided.sim.keys import Dominant, Hotspot, Zipf
+from braided.sim.locality_figures import figures, panels
 from braided.sim.plot import Panel, Series
 from braided.sim.region import Period, Region, run_region, settling, tracking, turns
 
@@ -198,6 +199,11 @@ def _chain() -> tuple[SimOperator, ...]:
     )
 
 
+def _locality(scale: ScalePolicy | None, balance: BalancePolicy | None, seed: int) -> Result:
+    found = figures(seed)
+    return Result(found, tuple(found["figure_11"]), panels(found))
+
+
 _SMALL = Cluster(hosts=4, cores=8)
 
 _RUNNERS: dict[str, _Runner] = {
@@ -247,6 +253,7 @@ _RUNNERS: dict[str, _Runner] = {
     "steps-32": _hard(
         Steps(((100.0, 20_000.0), (60.0, 40_000.0), (80.0, 8_000.0))), 240, channels=28
     ),
+    "locality": _locality,
     "chain": _cluster(
         SimFlow(_SMALL, _chain(), Sine(6000.0, 4000.0, 200.0), duration_s=400),
         Limits(channels_max=16, total_max=32),

@@ -35,6 +35,8 @@ from braided.spark.query_handle import QueryHandle
 from braided.steering.commands import Commands
 from braided.steering.event_log import EventLog
 from braided.steering.input_size import Amount
+from braided.steering.locating import Locating
+from braided.steering.pair_reports import pairs_of
 from braided.steering.policy_settings import Policies
 from braided.steering.reserve import Reserve
 from braided.steering.same_batch import SameBatch
@@ -89,6 +91,7 @@ class ControlThread:
         self._commands = commands
         self._reserve = reserve
         self._hashes = hashes
+        self._locating = Locating(hashes, commands)
         self._query = query
         self._same_batch = same_batch
         self._controller = _controller(policies, memory)
@@ -221,7 +224,9 @@ class ControlThread:
         prices, cores = self._policies.settings.prices, None
         if batch.hosts is not None:
             prices, cores = prices.measured(batch.hosts.rates), batch.hosts.cores
-        cycle = self._controller.step(sample, batch.slot_loads, prices, cores)
+        pairs = pairs_of(batch.outcome.reports)
+        cycle = self._controller.step(sample, batch.slot_loads, prices, cores, pairs)
+        cycle = self._locating.locate(self._controller, cycle, batch.outcome.reports, prices)
         cycle = replace(cycle, events=(*foreseen, *cycle.events))
         if self._is_closed():
             return  # the log is somebody else's by now
@@ -244,6 +249,7 @@ class ControlThread:
         if cycle.tables:
             self._reserve.warm(_most_channels(cycle.tables), in_use)
             self._commands.propose(cycle.tables)
+        self._locating.propose(cycle)
         for name, operator in cycle.view.operators.items():
             change = self._repinned(cycle, operator, batch.outcome.reports[name])
             if change is not None:

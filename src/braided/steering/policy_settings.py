@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from braided.control.hot_keys import HotKeyRule
+from braided.control.locality.loop import LocalityRule
 from braided.control.measure.latency import PERCENTILE
 from braided.control.policies.ds2 import Ds2
 from braided.control.policies.guarded import Guard, GuardedBalance, GuardedScale
@@ -77,6 +78,7 @@ def policies_of(
         balance=GuardedBalance(_balance(balance, options), guard, f"balance {names[1]}"),
         limits=limits,
         scale_dry_run=options.scale_dry_run,
+        locality=_locality(options),
         key_names=key_names or Settings().key_names,
         prices=Prices(least_batch_s=_LEAST_BATCH_S),
         hot_keys=HOT_KEYS if balance != "static" else replace(HOT_KEYS, pins_max=0),
@@ -103,6 +105,20 @@ def _balance(balance: str | BalancePolicy, options: Options) -> BalancePolicy:
     if balance in ("elasticutor", "rc"):
         return balance_policy(balance, theta=options.balance_threshold)
     return balance_policy(balance)
+
+
+def _locality(options: Options) -> LocalityRule | None:
+    """How locality is pursued; None where it is not. With `auto`, where all is one host, nothing is
+    counted, and so nothing decided.
+    """
+    if options.locality == "off":
+        return None
+    return LocalityRule(
+        period_batches=options.locality_period_batches,
+        alpha=options.locality_imbalance,
+        zones=options.zones,
+        dry_run=options.locality_dry_run,
+    )
 
 
 def _limits(

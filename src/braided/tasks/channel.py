@@ -201,6 +201,7 @@ class Channel:
             waited_ns=changes.waited_ns + lent_ns,
             holds_watermark=self.line.holds_watermark,
             cpu_ns=meter.cpu_ns(),
+            pairs=() if emitter.pairs is None else emitter.pairs.reports(),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from braided.tasks.columns import order_columns
+from braided.tasks.key_pairs import KeyPairs
 from braided.tasks.order import Tag, Tags
 from braided.tasks.row_digest import RowDigest
 from braided.tasks.spec import ChannelSpec
@@ -27,6 +28,8 @@ class Emitter:
         self._columns = spec.order + 1
         self._names = order_columns(self._columns)
         self._digest = RowDigest()
+        self.pairs = None if spec.pairs is None else KeyPairs(spec.pairs)
+        """Counts with which keys of the next operators the rows go on; None where nobody asks."""
 
     def emit(self, chunk: pa.RecordBatch, tags: Sequence[Tag]) -> pa.RecordBatch:
         """The chunk as it leaves; it needs tags only where rows keep their order."""
@@ -47,6 +50,8 @@ class Emitter:
 
         `traits` stands for the chunk where another attempt would not give out the same.
         """
+        if self.pairs is not None:
+            self.pairs.emitted(chunk, self.rows_out)
         self.rows_out += chunk.num_rows
         if not self.keep_order:
             return chunk

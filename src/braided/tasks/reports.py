@@ -17,6 +17,7 @@ from braided.errors import ChannelMissingError, NondeterministicBatchError
 from braided.spark.query_handle import forget_accumulator
 from braided.store.history.manifest import CarryFile, DeadFile
 from braided.store.history.runs import RunFile
+from braided.tasks.key_pairs import PairReport
 
 __all__ = ["ChannelReport", "KeyRecord", "KeyRows", "ReportBox", "SlotReport"]
 
@@ -95,6 +96,9 @@ class ChannelReport(msgspec.Struct, frozen=True):
     """Split keys whose state is in a slot of this channel, as they were before the batch."""
     partials: tuple[KeyRecord, ...] = ()
     """What the rows of split keys came to here, by the slot of their share."""
+
+    pairs: tuple[PairReport, ...] = ()
+    """With which keys of the next operators its rows went on."""
 
     def result(self) -> tuple[str, ...]:
         """Equal for two attempts that did the same."""

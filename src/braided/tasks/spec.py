@@ -13,6 +13,7 @@ from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
 from braided.store.history.shipped_chains import ShippedChains
 from braided.store.slots.channel_state import SnapshotLimits
+from braided.tasks.key_pairs import PairSetting
 from braided.tasks.packing import PackedProgram
 from braided.tasks.shipped_moves import ShippedMoves
 from braided.tasks.state_location import CacheSetting
@@ -106,6 +107,8 @@ class ChannelSpec:
     """Whether they came along, and the output needs them."""
     line: LineAddress | None = None
     """How the driver reaches the tasks; None if it does not."""
+    pairs: PairSetting | None = None
+    """What is counted of the keys of rows that go on to other operators; None for nothing."""
 
     @property
     def first_column(self) -> int:

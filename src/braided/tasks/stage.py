@@ -25,6 +25,7 @@ from braided.orders.address import LineAddress
 from braided.spark.placed_frames import PlacedFrames
 from braided.store.history.manifest import OperatorMeta
 from braided.tasks.columns import order_columns
+from braided.tasks.key_pairs import PairSetting
 from braided.tasks.state_location import StateLocation
 
 __all__ = ["KeyedStage", "StageInput", "StageSetting"]
@@ -47,6 +48,8 @@ class StageSetting:
     """What runs channels on the hosts that the table names; None where that can't be."""
     line: LineAddress | None = None
     """How the driver reaches running tasks; None if it does not."""
+    pairs: PairSetting | None = None
+    """What is counted of the keys of rows that go on; None for nothing."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class KeyedStage:
             "order": self.order,
             "keep_order": keep_order,
             "line": self.setting.line,
+            "pairs": self.setting.pairs,
         }
 
 

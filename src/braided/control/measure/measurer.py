@@ -198,6 +198,7 @@ class Measurer:
             rows=rows,
             timer_load=float(timers.sum()),
             cpu_share=window.add_cpu(operator, self._cpus),
+            share=loads.share,
         )
 
 

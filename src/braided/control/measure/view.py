@@ -123,6 +123,8 @@ class OperatorView:
     late_rows: float = 0.0  # of the backlog, those that came in while the batch was late
     timer_load: float = 0.0  # of the load, what slots without rows have
     cpu_share: float | None = None  # of a channel's time in which it needs a core
+    share: Loads | None = None  # of its rows, per slot; None where nobody counted
+    anchor: Loads | None = None  # what a slot would cost more, in s per s, on another host
 
     @property
     def rate_error(self) -> float:

@@ -13,6 +13,8 @@ merge them first, and one row of each goes on to the channel, where the task mer
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -35,7 +37,8 @@ class AggregateStage(KeyedStage):
     def __init__(
         self, name: str, mode: str, aggregation: Aggregation, setting: StageSetting
     ) -> None:
-        super().__init__(setting, aggregation.columns)
+        # A task merges whole chunks of keys, and tells nothing of where their rows go on to.
+        super().__init__(replace(setting, pairs=None), aggregation.columns)
         self._name = name
         self._mode = mode
         self._aggregation = aggregation

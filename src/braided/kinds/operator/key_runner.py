@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from braided.errors import StateValueError
@@ -35,6 +36,8 @@ class KeyRunner:
         self.keys_touched = 0
         self.split = frozenset(each.key for each in channel.batch.split.get(channel.name, ()))
         """Keys whose rows are dealt out to several slots."""
+        self.note_key: Callable[[bytes], None] | None = None
+        """Who is told of every key that is opened."""
         self._partials: dict[tuple[bytes, int], bytes | None] = {}
         self._channel = channel
         self._suffix = b""
@@ -54,6 +57,8 @@ class KeyRunner:
                 raw = unwrap(self._suffix, raw)[1]
         self.runtime.open(key_row, raw)
         self.keys_touched += 1
+        if self.note_key is not None:
+            self.note_key(key)
 
     def close(self) -> None:
         """Writes the open key, if there is one."""

@@ -54,6 +54,8 @@ class OperatorRun:
         self._emitter = Emitter(channel.spec)
         self._output = OperatorOutput(self._emitter, program.encoder)
         self._reader = InputReader(program, channel.spec.first_column, hook.by_batch)
+        if self._emitter.pairs is not None:
+            self._keys.note_key = self._note_key
         self._wholes: tuple[KeyRecord, ...] = ()
         self._way = way(OperatorParts(self._keys, hook, self._output, program))
 
@@ -92,6 +94,12 @@ class OperatorRun:
             keys.close()
             if len(self._output.rows) >= OUTPUT_ROWS:
                 yield from self._output.flush()
+
+    def _note_key(self, key: bytes) -> None:
+        """What is given out from now on is that of this key."""
+        pairs, emitter = self._emitter.pairs, self._emitter
+        assert pairs is not None
+        pairs.opened(key, emitter.rows_out + len(self._output.rows))
 
     def abandon(self) -> None:
         self._code.abandon()

@@ -74,6 +74,11 @@ class OutputCollector:
                 yield from waiting.flush()
                 self._rows = 0
 
+    @property
+    def rows_waiting(self) -> int:
+        """Rows that wait, where they have tags."""
+        return self._rows
+
     def flush(self) -> Iterator[pa.RecordBatch]:
         """At the end: all that still waits."""
         if self._waiting.rows:

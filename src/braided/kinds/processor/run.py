@@ -87,13 +87,15 @@ class ProcessorRun:
 
     def _handle_rows(self, groups: Groups) -> Iterator[pa.RecordBatch]:
         handle, times = self.runtime.op.handleInputRows, self.runtime.times
-        key, output = self.runtime.key, self._output
+        key, output, pairs = self.runtime.key, self._output, self._emitter.pairs
         entered = -1
         for number, key_bytes, values, rows, begin in groups:
             if number != entered:
                 slot, entered = self._enter(number), number
             key.open(slot, key_bytes)
             self._keys_touched += 1
+            if pairs is not None:
+                pairs.opened(key_bytes, self._emitter.rows_out + output.rows_waiting)
             try:
                 items = handle(values, rows, times)
                 if type(items) is not GeneratorType:
@@ -130,6 +132,9 @@ class ProcessorRun:
             if number != entered:
                 slot, entered = self._enter(number), number
             self.runtime.key.open(slot, key)
+            if self._emitter.pairs is not None:
+                position = self._emitter.rows_out + self._output.rows_waiting
+                self._emitter.pairs.opened(key, position)
             yield from self._fire_timer(ms, key_row, *order)
 
     def _fire_timer(

@@ -1,0 +1,232 @@
+"""Locality over time: statistics add up for a period, then a plan is made, asked for, and judged.
+
+    collect    reports of pairs, batch by batch
+    plan       at the end of a period: `due` says that it is time, and for which keys the slots of
+               their hashes have to be looked up, which is not done here
+    judge      at the end of the next: what stayed on its host, against what was promised
+
+When somebody else changes which key is where, what was counted stays true of the rows, but what was
+promised is moot. A plan that does not pay is dropped, and said once; the next period counts anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from braided.control.events import Event, Judged, Located
+from braided.control.locality.forecast import Record
+from braided.control.locality.gain import RemotePrices
+from braided.control.locality.graph import ALPHA
+from braided.control.locality.keys import Edge
+from braided.control.locality.planner import (
+    LocalityPlan,
+    PlanInput,
+    PlannedSlots,
+    plan_locality,
+)
+from braided.control.locality.statistics import PairCounts, PairWindow
+from braided.control.measure.view import FlowView, OperatorView
+
+__all__ = ["LocalityLoop", "LocalityRule"]
+
+_TOLERANCE = 0.05
+"""A promise that is off by more points than this has not come true."""
+
+
+@dataclass(frozen=True)
+class LocalityRule:
+    """How locality is pursued."""
+
+    period_batches: int = 60
+    alpha: float = ALPHA
+    seed: int = 0
+    pairs_max: int = 200_000
+    entries_max: int = 100_000
+    zones: Mapping[str, str] = field(default_factory=dict)
+    prices: RemotePrices = field(default_factory=RemotePrices)
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.period_batches < 2:
+            raise ValueError("a period has a batch to learn from and one to judge by, at least")
+
+    def zone_of(self, hosts: Sequence[str]) -> tuple[int, ...]:
+        """A number for the zone of each host; one that has no label is a zone of its own."""
+        if not self.zones:
+            return ()
+        names = [self.zones.get(host, f"\0{host}") for host in hosts]
+        number = {name: n for n, name in enumerate(dict.fromkeys(names))}
+        return tuple(number[name] for name in names)
+
+
+class LocalityLoop:
+    """Decides where keys of one flow should be. `number` gives the next decision its number."""
+
+    def __init__(
+        self,
+        rule: LocalityRule,
+        number: Callable[[], int],
+        memory: Mapping[str, Any] | None = None,
+    ) -> None:
+        memory = memory or {}
+        self.rule = rule
+        self._number = number
+        self._windows: dict[Edge, PairWindow] = {}
+        self._batches = 0
+        self._record = Record([(float(a), float(b)) for a, b in memory.get("record", [])])
+        self._promise: tuple[LocalityPlan, int] | None = None
+        self.plan: LocalityPlan | None = None
+        """The last one that was asked for."""
+
+    def memory(self) -> dict[str, Any]:
+        """What a restart needs, in JSON's own types."""
+        return {"record": [list(each) for each in self._record.past()]}
+
+    def collect(self, reports: Mapping[Edge, Sequence[PairCounts]]) -> None:
+        """What the channels of a batch have counted."""
+        is_late = 2 * self._batches >= self.rule.period_batches
+        for edge, counts in reports.items():
+            window = self._windows.setdefault(edge, PairWindow(self.rule.pairs_max))
+            window.add(counts, is_late)
+        self._batches += 1
+
+    def reset(self) -> None:
+        """Routing has changed."""
+        self._batches = 0
+        for window in self._windows.values():
+            window.reset()
+
+    def superseded(self) -> None:
+        """Somebody else's table of keys is in effect: nothing that was promised holds."""
+        self._promise = None
+
+    def anchored(self, view: OperatorView) -> OperatorView:
+        """The view, with what its slots would cost more elsewhere by the table that was asked for
+        last; what was decided for other slots than there are says nothing.
+        """
+        anchor = None if self.plan is None else self.plan.anchors.get(view.name)
+        if anchor is None or anchor.size != view.load.size:
+            return view
+        return replace(view, anchor=anchor)
+
+    def due(self) -> dict[str, set[bytes]]:
+        """The keys that a plan needs the slots of, by operator; none before the period is over."""
+        if self._batches < self.rule.period_batches:
+            return {}
+        keys: dict[str, set[bytes]] = {}
+        for (here, there), window in self._windows.items():
+            for summary in (window.older, window.newer):
+                keys.setdefault(here, set()).update(a for a, _ in summary.weight)
+                keys.setdefault(there, set()).update(b for _, b in summary.weight)
+        return keys
+
+    def decide(
+        self,
+        view: FlowView,
+        hash_slots: Mapping[str, Mapping[bytes, int]],
+        entries: Mapping[str, Mapping[bytes, int]],
+        prices: RemotePrices | None = None,
+    ) -> tuple[Mapping[str, PlannedSlots], list[Event]]:
+        """Tables of keys to ask for, all in one epoch, and lines for the log. `entries` is what the
+        tables have by now, without keys that have a slot for their heat.
+        """
+        given = self._given(view, hash_slots, entries)
+        # The next period counts anew, in windows of its own: the plan is made of these.
+        self._batches = 0
+        self._windows = {edge: PairWindow(self.rule.pairs_max) for edge in self._windows}
+        if given is None:
+            return {}, []
+        plan = plan_locality(given, prices or self.rule.prices, self._record)
+        if plan is None:
+            return {}, []
+        events = self._judge(view.batch, plan)
+        held = "" if plan.gain.pays else "it does not pay"
+        if not held and self.rule.dry_run:
+            held = "a dry run"
+        event = _located(view.batch, plan, self._number(), held)
+        events.append(event)
+        if held:
+            return {}, events
+        self.plan = plan
+        self._promise = plan, event.decision
+        return plan.assignments, events
+
+    def _given(
+        self,
+        view: FlowView,
+        hash_slots: Mapping[str, Mapping[bytes, int]],
+        entries: Mapping[str, Mapping[bytes, int]],
+    ) -> PlanInput | None:
+        names = {name for edge in self._windows for name in edge}
+        if not names or not names <= set(view.operators) or not names <= set(hash_slots):
+            return None
+        views = {name: view.operators[name] for name in view.operators if name in names}
+        hosts = _hosts(views)
+        if len(hosts) < 2 or not all(any(each.table.hosts) for each in views.values()):
+            return None
+        return PlanInput(
+            views=views,
+            windows=self._windows,
+            hash_slots=hash_slots,
+            entries={name: entries.get(name, {}) for name in names},
+            rates={
+                edge: max(views[edge[0]].arrival_rate * views[edge[0]].selectivity, 1e-9)
+                for edge in self._windows
+            },
+            hosts=hosts,
+            zone_of=self.rule.zone_of(hosts),
+            leave={name: each.pinned for name, each in views.items()},
+            alpha=self.rule.alpha,
+            seed=self.rule.seed,
+            entries_max=self.rule.entries_max,
+        )
+
+    def _judge(self, batch: int, plan: LocalityPlan) -> list[Event]:
+        """What came of the last promise: `plan.now` is what the table of now does."""
+        if self._promise is None:
+            return []
+        promise, decision = self._promise
+        self._promise = None
+        self._record.add(promise.promised.locality, plan.now.locality)
+        is_kept = plan.now.locality >= promise.expected - _TOLERANCE
+        return [
+            Judged(
+                batch=batch,
+                operator=", ".join(promise.assignments),
+                decision=decision,
+                verdict="effective" if is_kept else "ineffective",
+                metric="locality",
+                before=promise.now.locality,
+                expected=promise.expected,
+                observed=plan.now.locality,
+            )
+        ]
+
+
+def _located(batch: int, plan: LocalityPlan, decision: int, held: str) -> Located:
+    return Located(
+        batch=batch,
+        operators=tuple(plan.assignments),
+        decision=decision,
+        reason=f"{plan.gain.reason} ({plan.how})",
+        locality=plan.now.locality,
+        promised=plan.promised.locality,
+        expected=plan.expected,
+        imbalance=plan.now.imbalance,
+        imbalance_expected=plan.promised.imbalance,
+        known=plan.promised.known,
+        entries=sum(len(each.keys) for each in plan.assignments.values()),
+        moved_keys=plan.moved_keys,
+        moved_bytes=plan.moved_bytes,
+        locality_s=plan.gain.locality_s,
+        balance_s=plan.gain.balance_s,
+        moving_s=plan.gain.moving_s,
+        held=held,
+    )
+
+
+def _hosts(views: Mapping[str, OperatorView]) -> tuple[str, ...]:
+    """The hosts of all channels, in the order of their names."""
+    return tuple(sorted({name for view in views.values() for name in view.table.hosts if name}))
