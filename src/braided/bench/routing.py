@@ -3,8 +3,8 @@
 The same rows, in memory, go the way to an operator: place, shuffle and sort, in the JVM, and are
 dropped there. Sides take turns. `ratio` is processor time of the JVM with assigned keys over that
 without, the median of pairs: time by the clock says what else the machine does. `plan_lines_added`
-shows that the plan does not grow, `send_ms` what it takes once for an epoch, and `right` that every key
-that was assigned came to its slot, and every other to that of its hash.
+shows that the plan does not grow, `send_ms` what it takes once for an epoch, and `right` that every
+key that was assigned came to its slot, and every other to that of its hash.
 """
 
 from __future__ import annotations
