@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, str] = {
     "testing": "errors failpoints store control operator spark tasks flow kinds query api",
     FACE: "errors release operator dict_functions api testing",
     "workloads": f"operator {PACKAGE}",
-    "bench": f"errors store control sim operator spark tasks worker_daemon query workloads"
+    "bench": f"errors store control sim operator spark tasks flow worker_daemon query workloads"
     f" {PACKAGE}",
     "cli": "errors store control sim spark kinds inspect api import_state workloads bench"
     f" {PACKAGE}",

@@ -90,6 +90,7 @@ class Options:
     prefetch: bool = True
     executors_least: int | None = None
     executors_most: int | None = None
+    routing: str | None = None
     takeover: bool = False
     cut: bool = False
     locality: str = "off"
@@ -434,6 +435,14 @@ _TABLE = (
         _ON_ERROR,
         "what becomes of a row whose operator raises: the query fails, or the row goes to "
         "`braided.deadLetters`",
+    ),
+    _Option(
+        "routing",
+        "routing",
+        _DIRECTORY,
+        "files that say which keys a new query has together ([control](docs/control.md)); one that "
+        "goes on keeps to its own",
+        default="none: keys are where their hashes say",
     ),
     _Option(
         "cache.dir",

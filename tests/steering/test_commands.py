@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from braided.control.routing.history import RoutingHistory
+from braided.control.routing.key_assignment import KeyAssignment
 from braided.control.routing.rescale import rescale
 from braided.control.routing.table import Loads, Pin, RoutingTable
 from braided.errors import NoEarlierTableError
@@ -159,3 +160,46 @@ def test_a_revert_to_nowhere_is_refused_with_how_far_it_goes() -> None:
     for wrong in refused:
         with pytest.raises(ValueError, match="at least 1"):
             asked.to_revert(RoutingHistory(), wrong)
+
+
+KEYS = KeyAssignment.of([b"a", b"b"], [11, -3], [5, 6], [6, 0])
+OTHERS = KeyAssignment.of([b"a"], [11], [5], [1])
+
+
+def test_keys_of_all_operators_are_assigned_with_one_batch_or_none_is() -> None:
+    asked = Commands({"one": TABLE, "two": TABLE, "rest": TABLE}, Bell())
+    asked.propose_assignment({"one": OTHERS})
+    asked.propose_assignment({"one": KEYS, "two": OTHERS}, {"one": TABLE, "two": TABLE})
+    now = asked.take(load_of)
+    assert (now["one"].assigned, now["two"].assigned) == (KEYS, OTHERS)
+    assert (now["one"].epoch, now["two"].epoch, now["rest"]) == (1, 1, TABLE)
+    asked.done(now)
+    assert asked.take(load_of) == now
+    # A user's command comes in between: what was made for other channels is no use.
+    asked.propose_assignment({"one": OTHERS, "two": KEYS}, now)
+    asked.rescale(3, "two")
+    rescaled = asked.take(load_of)
+    assert (rescaled["one"].assigned, rescaled["two"].assigned) == (KEYS, OTHERS)
+    assert rescaled["two"].channels == 3 and rescaled["one"] is now["one"]
+    asked.done(rescaled)
+    assert asked.take(load_of) == rescaled, "it is dropped, and not kept for later"
+    with pytest.raises(ValueError, match="there is no operator 'three'"):
+        asked.propose_assignment({"three": KEYS})
+
+
+def test_keys_that_a_user_assigns_hold_whatever_else_is_asked_for() -> None:
+    asked = commands()
+    asked.ask(asked.to_assign({"op": KEYS}))
+    asked.rescale(3, None)
+    asked.propose({"op": TABLE.next(np.zeros(8, dtype=int))})
+    wanted = asked.take(load_of)["op"]
+    assert (wanted.assigned, wanted.channels) == (KEYS, 3)
+    # What waits for state on its way is taken again as a whole, with what comes meanwhile.
+    asked.hold({"op": wanted})
+    asked.done({"op": TABLE})
+    asked.propose_pin("op", Pin(b"a", 11, 5, 2))
+    again = asked.take(load_of)["op"]
+    assert (again.assigned, again.channels, again.pins[0].slot) == (KEYS, 3, 2)
+    asked.done({"op": again})
+    asked.propose({"op": RoutingTable(again.epoch + 1, 3, again.slots, again.pins)})
+    assert asked.take(load_of)["op"] is again, "nobody lets keys go by a table"

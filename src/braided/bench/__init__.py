@@ -23,4 +23,5 @@ BENCHES = {
     "hosts": "braided.bench.hosts",
     "cut": "braided.bench.cut",
     "migrate": "braided.bench.migrate",
+    "routing": "braided.bench.routing",
 }

@@ -25,6 +25,7 @@ from braided.query.commit import CONTROL, Committer
 from braided.query.counting import Counting, countable
 from braided.query.cutting import Cutter, open_cutter
 from braided.query.engine import BatchSteps, Engine
+from braided.query.first_routing import read_routing
 from braided.query.first_states import FirstStates
 from braided.query.gate import Gate
 from braided.query.migrating import Migrations
@@ -305,6 +306,11 @@ def _assemble(
         pairs=pair_settings(flow, spark, options),
     )
     commands, reserve = Commands(version.tables, bell), Reserve(spark)
+    if options.routing is not None:
+        # State that it starts with is where hashes say, so keys move in the first batch.
+        new = {n: table for n, table in version.tables.items() if n not in version.view.operators}
+        assigned = read_routing(spark, options.routing, flow.steps, new)
+        commands.ask(commands.to_assign(assigned))
     transition = open_transition(
         spark, placed, location, upstream_of(flow), options, TASK_MODULES, bell.ring
     )

@@ -15,7 +15,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["RENAMED_LOGS", "Jvm", "int_array", "java_class", "runs_python"]
+__all__ = [
+    "RENAMED_LOGS",
+    "Jvm",
+    "int_array",
+    "java_class",
+    "plan_lines",
+    "processor_s",
+    "runs_python",
+]
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 RENAMED_LOGS = (
@@ -59,6 +67,17 @@ def runs_python(df: DataFrame) -> bool:
     patterns = java_class(context._jvm, "org.apache.spark.sql.catalyst.trees.TreePattern")
     plan = df._jdf.queryExecution().optimizedPlan()
     return bool(plan.containsPattern(patterns.PYTHON_UDF()))
+
+
+def plan_lines(df: DataFrame) -> int:
+    """How long the plan is that Spark has made of a frame."""
+    return len(str(df._jdf.queryExecution().optimizedPlan().toString()).splitlines())
+
+
+def processor_s(context: SparkContext) -> float:
+    """The processor time that the JVM of the driver has taken, in all."""
+    factory = java_class(context._jvm, "java.lang.management.ManagementFactory")
+    return float(factory.getOperatingSystemMXBean().getProcessCpuTime()) / 1e9
 
 
 class Jvm:
