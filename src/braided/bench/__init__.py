@@ -21,6 +21,7 @@ BENCHES = {
     "skew": "braided.bench.skew",
     "surge": "braided.bench.surge",
     "hosts": "braided.bench.hosts",
+    "locality": "braided.bench.locality",
     "cut": "braided.bench.cut",
     "migrate": "braided.bench.migrate",
     "routing": "braided.bench.routing",

@@ -16,6 +16,9 @@ class ReadBytes(NamedTuple):
 
     local: int
     remote: int
+    last_local: int = 0
+    """The part of stages that write no shuffle themselves: the last ones of their jobs."""
+    last_remote: int = 0
 
 
 class ShuffleBytes:
@@ -35,7 +38,7 @@ class ShuffleBytes:
         stages = self._store.stageList(
             self._no_list, False, False, self._no_quantiles, self._no_list
         )
-        local = remote = 0
+        local = remote = last_local = last_remote = 0
         newest = self._last
         for i in range(stages.size()):  # newest first
             stage = stages.apply(i)
@@ -43,7 +46,9 @@ class ShuffleBytes:
             if number <= self._last:
                 break
             newest = max(newest, number)
-            local += int(stage.shuffleLocalBytesRead())
-            remote += int(stage.shuffleRemoteBytesRead())
+            here, there = int(stage.shuffleLocalBytesRead()), int(stage.shuffleRemoteBytesRead())
+            local, remote = local + here, remote + there
+            if not int(stage.shuffleWriteBytes()):
+                last_local, last_remote = last_local + here, last_remote + there
         self._last = newest
-        return ReadBytes(local, remote)
+        return ReadBytes(local, remote, last_local, last_remote)
