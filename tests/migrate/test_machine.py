@@ -118,14 +118,18 @@ class TestWhenSomethingGoesWrong:
         machine = Machine(Strategy.DCR, OUT, seen("12"), is_running=False)
         machine.begin()
         machine.on(seen("1234"))
-        assert machine.on(Prepared(ids("123"))) == []
+        missed = Prepared(ids("123"), ids("4"))
+        for _ in range(4):  # it may not have been reached
+            assert machine.on(missed) == [Prepare(ids("1234"))]
+        assert machine.on(missed) == machine.on(seen("1234")) == []
         assert machine.on(TimeUp())[0] == Confine(None)
 
     def test_ccr_does_not_wait_with_batches_for_those_that_are_refused(self) -> None:
         machine = Machine(Strategy.CCR, OUT, seen("12"), is_running=True)
         machine.begin()
         machine.on(seen("1234"))
-        assert machine.on(Prepared(ids("123"))) == [Resume()]
+        missed = Prepared(ids("123"), ids("4"))
+        assert machine.on(missed) == [Resume(), Prepare(ids("1234"))]
         assert machine.on(BatchEnded(False)) == []
         assert machine.on(Prepared(ids("1234"))) == [Pause(), Confine(ids("1234")), Resume()]
 
@@ -175,7 +179,7 @@ class TestWhenSomethingGoesWrong:
 executors = st.frozensets(st.sampled_from("12345678"), max_size=8)
 events: st.SearchStrategy[Event] = st.one_of(
     executors.map(lambda there: Seen({id: f"h{id}" for id in there})),
-    executors.map(Prepared),
+    st.builds(Prepared, executors, executors),
     st.booleans().map(BatchBegan),
     st.booleans().map(BatchEnded),
     st.sampled_from([PausedLong(), TimeUp(), StopAsked()]),

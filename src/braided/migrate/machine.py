@@ -45,6 +45,9 @@ from braided.migrate.steps import (
 
 __all__ = ["Machine", "Phase"]
 
+_TRIES = 5
+"""How often executors are made ready that do not become it."""
+
 
 class Phase(Enum):
     COMING = "coming"
@@ -70,6 +73,7 @@ class Machine:
         self._is_paused = False
         self._asked_for: frozenset[str] = frozenset()
         self._prepared: frozenset[str] = frozenset()
+        self._tries = 1
         self._cuts_at_once = strategy is Strategy.CCR
 
     def begin(self) -> list[Instruction]:
@@ -89,6 +93,7 @@ class Machine:
             return self._see(event)
         if isinstance(event, Prepared):
             self._prepared |= event.executors
+            self._ask_again(event.missed)
             return self._not_prepared() if self._is_held_up() else self._go_on()
         if isinstance(event, PausedLong):
             return self._not_prepared() if self._is_held_up() else []
@@ -149,6 +154,14 @@ class Machine:
         if self.phase is Phase.LEAVING and not self.move.leave & self._there.keys():
             instructions += self._end(Outcome.DONE)
         return instructions
+
+    def _ask_again(self, missed: frozenset[str]) -> None:
+        """A busy machine has Spark run elsewhere what should make an executor ready, so it is tried
+        a few times.
+        """
+        if missed and self._tries < _TRIES:
+            self._tries += 1
+            self._asked_for -= missed
 
     def _is_held_up(self) -> bool:
         """Whether batches are paused for executors that are not ready for channels."""

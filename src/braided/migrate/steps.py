@@ -65,9 +65,12 @@ class Seen:
 
 @dataclass(frozen=True)
 class Prepared:
-    """State and workers are where they were wanted, as far as that went well."""
+    """Executors are ready for channels; of those that were to be, some may not be, because they
+    can't or because they were not reached.
+    """
 
     executors: frozenset[str]
+    missed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

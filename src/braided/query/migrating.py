@@ -375,7 +375,7 @@ class Migrations:
             log.warning("new executors are not prepared: %s", str(error).split("\n", 1)[0])
         with self._lock:
             timeline.prepared(time.monotonic())
-        events.put(Prepared(fit))
+        events.put(Prepared(fit, executors - fit))
 
 
 def move_to(
