@@ -20,6 +20,7 @@ BENCHES = {
     "processor": "braided.bench.processor",
     "skew": "braided.bench.skew",
     "surge": "braided.bench.surge",
+    "scale": "braided.bench.scale",
     "hosts": "braided.bench.hosts",
     "cut": "braided.bench.cut",
     "migrate": "braided.bench.migrate",
