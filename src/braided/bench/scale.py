@@ -95,7 +95,7 @@ class _Seen:
 
 
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
-    phases = Phases(3, 6, 5, 8) if quick else Phases(6, 12, 14, 30)
+    phases = Phases(2, 5, 4, 6) if quick else Phases(6, 12, 14, 30)
     size = ScaleSize(first_batches=4 if quick else 5)
     with arena("scale", cores=size.most) as place:
         # Nobody looks at it. To start a worker for each channel takes longer than a short run.
