@@ -347,7 +347,7 @@ def test_pins_stay_while_nothing_comes_in() -> None:
 
 LARGE = {
     # Changes at most.
-    "noise-32": 6,
+    "noise-32": 3,
     "double-32": 8,
     "tenfold-32": 14,
     "sink-32": 6,
