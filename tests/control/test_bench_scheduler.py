@@ -12,5 +12,6 @@ def test_a_decision_gives_channels_slots_and_cores() -> None:
     assert {"hosts", "cores", "slots", "operators", "ms"} <= set(result)
     assert (result["hosts"], result["cores"], result["slots"]) == (4, 8, 256)
     assert result["ms"] > 0
+    assert result["rescale_ms"] > 0 and result["rescale_moved_slots"] > 0
     assert lines
     assert BENCHES["scheduler"] == scheduler.__name__

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -74,6 +77,54 @@ def test_with_many_slots_the_load_is_even(before: int, after: int, seed: int) ->
     # What stays put on shrinking is as uneven as it was, so that is not judged.
     if after > before:
         assert imbalance(table, load) < 1.1
+
+
+@pytest.mark.parametrize("idle", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("lopsided", [False, True])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (3, 40), (50, 51), (50, 500), (300, 330)])
+def test_many_slots_move_at_once_by_the_same_rule(
+    before: int, after: int, lopsided: bool, idle: float
+) -> None:
+    chance = np.random.default_rng(before * after)
+    load = chance.exponential(size=8192) * (chance.random(8192) >= idle)
+    slots = chance.integers(0, before, 8192)
+    if lopsided:
+        slots[:4096] = 0
+    table = RoutingTable(0, before, slots)
+    grown = rescale(table, after, load)
+    assert grown == rescale(table, after, load)
+    moved = moves(table, grown)
+    assert (grown.slots[moved] >= before).all()
+    # New ones are filled to where the fullest of the old ones are, which alone give.
+    for each in (load, (load == 0).astype(float)):
+        loads = np.bincount(grown.slots, weights=each if idle < 1 else None, minlength=after)
+        most = 2 * max(1.0, each.max())
+        gave = np.unique(table.slots[moved])
+        assert np.ptp(loads[before:]) <= most
+        assert loads[:before].max() <= max(loads[before:].min(), loads.sum() / after) + most
+        assert loads[gave].min() >= loads[before:].max() - most
+        if idle:
+            break
+    shrunk = rescale(grown, before, load)
+    assert moves(grown, shrunk).tolist() == np.flatnonzero(grown.slots >= before).tolist()
+
+
+def test_as_many_slots_as_there_may_be_change_channels_in_no_more_than_a_few_sorts() -> None:
+    slots = 1 << 17
+    load = np.random.default_rng(2).exponential(size=slots)
+    table = RoutingTable.initial(slots, 4000)
+
+    def least_s(work: Callable[..., object], *given: object) -> float:
+        took = []
+        for _ in range(3):
+            begun = time.process_time()
+            work(*given)
+            took.append(time.process_time() - begun)
+        return min(took)
+
+    sorting = least_s(np.argsort, load)
+    for channels in (4001, 4400, 8000, 3600, 2000):
+        assert least_s(rescale, table, channels, load) < 15 * sorting, channels
 
 
 def test_a_channel_that_can_not_be_helped_does_not_keep_the_others_from_sharing() -> None:

@@ -16,6 +16,7 @@ from braided.bench import (
     many_slots,
     processor,
     rescale,
+    scale,
     skew,
     split_keys,
     state_size,
@@ -25,7 +26,10 @@ from braided.bench import (
 from braided.bench.flipped import FlipSize
 from braided.bench.processors import PROCESSORS
 from braided.bench.session import NATIVE, Arena, InputFiles, touched_keys
+from braided.bench.timeline import Timeline
 from braided.bench.totals import last_per_key, same_rows
+from braided.bench.traces import Trace
+from braided.sim.arrivals import Spike
 
 CONF = {**NATIVE, "spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
 
@@ -143,17 +147,35 @@ def test_surge_loses_no_row_and_counts_what_was_held(place: Arena) -> None:
 
 
 def test_channels_are_held_until_the_next_batch_begins_and_the_last_until_it_ends() -> None:
-    size = surge.SurgeSize(40, before_s=1, surge_s=1, after_s=1)
+    busy = [1000.0, 500.0]
     batches = [
         {
             "timestamp": f"1970-01-01T00:00:0{second}Z",
             "durationMs": {"triggerExecution": 2_000},
-            "braided": {"operators": {"work": {"channels": channels}}},
+            "braided": {"operators": {"work": {"channels": channels, "rows": 10, "busyMs": busy}}},
         }
-        for second, channels in (("0.000", 1), ("1.500", 6), ("2.000", 2))
+        for second, channels in (("0.000", 4), ("1.000", 1), ("2.500", 6), ("3.000", 2))
     ]
-    seen = surge._Seen(begun_s=0.0, batches=batches)
-    assert surge._channel_s(seen, size) == 1 * 1.5 + 6 * 0.5 + 2 * 2.0
+    timeline = Timeline.of(batches, "work", begun_s=1.0)
+    assert timeline.channels == (1, 6, 2)  # what ended before the clock started is left out
+    assert timeline.changes == (1, 2)
+    assert (timeline.busy_s[0], timeline.busiest_s[0]) == (1.5, 1.0)
+    assert timeline.channel_s(3.0) == 1 * 1.5 + 6 * 0.5 + 2 * 2.0
+    assert timeline.channel_s(5.0) == 1 * 1.5 + 6 * 0.5 + 2 * 3.0
+
+
+@pytest.mark.parametrize("sessions", [False, True], ids=["rows", "sessions"])
+def test_scale_gives_out_every_row_once_however_channels_change(
+    place: Arena, sessions: bool
+) -> None:
+    arrivals = Spike(100, 400, 0.5, 0.5)
+    trace = Trace("spike", arrivals, 1.5, (0.0, 0.5, 1.0), sessions=sessions, timer_s=0.002)
+    size = scale.ScaleSize(interval_s=0.3, most=2, first_batches=2)
+    result = scale.measure(place, trace, "saso" if sessions else "ds2", size, silent)
+    assert result["identical"] is True
+    assert result["batches"] == len(result["channels"]) > 0
+    assert min(result["overshoot"], result["cost_ratio"], result["fixed_cost_ratio"]) > 0
+    assert result["changes"] >= (result["settle_batches"] > 0)
 
 
 def test_state_size_counts_what_is_written_for_the_keys_touched(place: Arena) -> None:

@@ -20,6 +20,7 @@ BENCHES = {
     "processor": "braided.bench.processor",
     "skew": "braided.bench.skew",
     "surge": "braided.bench.surge",
+    "scale": "braided.bench.scale",
     "hosts": "braided.bench.hosts",
     "locality": "braided.bench.locality",
     "cut": "braided.bench.cut",

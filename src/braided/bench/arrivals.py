@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from braided.bench.session import KeyNumbers
 
-__all__ = ["FILE_S", "arrive"]
+__all__ = ["FILE_S", "arrive", "show_rows"]
 
 FILE_S = 0.25
 """A file comes every so often."""
@@ -35,12 +35,17 @@ def arrive(
         due_s = start_s + (number + 1) * FILE_S
         keys = keys_of(number if counts else 0)
         time.sleep(max(0.0, due_s - time.time()))
-        # A microsecond apart, so that the files are as long as their rows are many.
-        arrived = due_s - np.arange(len(keys)) * 1e-6
-        hidden = directory / f".{due_s:.3f}.parquet"
-        pq.write_table(pa.table({"k": keys, "v": arrived}), hidden)
-        hidden.rename(directory / f"{due_s:.3f}.parquet")
+        show_rows(directory, keys, due_s)
         number += 1
         if not counts and is_begun():
             start_s, number, counts = due_s, 0, True
             begin(due_s)
+
+
+def show_rows(directory: Path, keys: KeyNumbers, due_s: float) -> None:
+    """One more file, with a row for each key, all of which arrived then."""
+    # A microsecond apart, so that the files are as long as their rows are many.
+    arrived = due_s - np.arange(len(keys)) * 1e-6
+    hidden = directory / f".{due_s:.3f}.parquet"
+    pq.write_table(pa.table({"k": keys, "v": arrived}), hidden)
+    hidden.rename(directory / f"{due_s:.3f}.parquet")

@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame
 import braided
 from braided.bench.arrivals import FILE_S, arrive
 from braided.bench.session import INPUT, Arena, KeyNumbers, Progress, arena, with_data
+from braided.bench.timeline import Timeline
 from braided.bench.waiting import wait
 from braided.operator.definition import Operator
 
@@ -32,6 +33,7 @@ __all__ = ["SurgeSize", "measure", "run"]
 _NAME = "work"
 _TIMES = 4
 _FIRST_BATCHES = 5
+_NOTHING = Timeline((), (), (), (), (), ())
 
 
 class Work(Operator):
@@ -83,7 +85,7 @@ class _Seen:
     latencies_s: list[Any] = field(default_factory=list)
     rows: int = 0
     begun_s: float | None = None
-    batches: list[Any] = field(default_factory=list)
+    batches: Timeline = _NOTHING
 
     def take(self, df: DataFrame, batch: int) -> None:
         arrived = df.select("v").toArrow()["v"].to_numpy()
@@ -111,13 +113,14 @@ def measure(place: Arena, size: SurgeSize, progress: Progress) -> dict[str, Any]
     found: dict[str, _Seen] = {}
     for name, (channels, options) in sides.items():
         seen = found[name] = _run(place, size, channels, options)
+        held_s = seen.batches.channel_s(size.all_s)
         progress(
-            f"{name:<8} p99 {_p99_s(seen):5.2f} s, {_channel_s(seen, size):6.1f} channel-seconds, "
-            f"channels {_channels(seen)}"
+            f"{name:<8} p99 {_p99_s(seen):5.2f} s, {held_s:6.1f} channel-seconds, "
+            f"channels {list(seen.batches.channels)}"
         )
     expected = _scheduled(size)
     many, own, few = (found[name] for name in ("many", "elastic", "few"))
-    cost = _channel_s(own, size)
+    cost = own.batches.channel_s(size.all_s)
     return {
         "rows": expected,
         "no_row_lost": all(seen.rows == expected for seen in found.values()),
@@ -127,14 +130,14 @@ def measure(place: Arena, size: SurgeSize, progress: Progress) -> dict[str, Any]
         "many_p99_s": round(_p99_s(many), 3),
         "elastic_p99_s": round(_p99_s(own), 3),
         "latency_ratio": round(_p99_s(own) / _p99_s(many), 2),
-        "few_channel_s": round(_channel_s(few, size), 1),
-        "many_channel_s": round(_channel_s(many, size), 1),
+        "few_channel_s": round(few.batches.channel_s(size.all_s), 1),
+        "many_channel_s": round(many.batches.channel_s(size.all_s), 1),
         "elastic_channel_s": round(cost, 1),
         "ideal_channel_s": round(size.ideal_channel_s, 1),
         "cost_ratio": round(cost / size.ideal_channel_s, 2),
         "surge_channels": int(np.median(_in_surge(own, size) or [0])),
         "batches_to_follow": _batches_to_follow(_in_surge(own, size)),
-        "channels": _channels(own),
+        "channels": list(own.batches.channels),
     }
 
 
@@ -157,7 +160,7 @@ def _run(place: Arena, size: SurgeSize, channels: int, options: dict[str, Any]) 
         feeder.start()
         feeder.join()
         query.processAllAvailable()
-        seen.batches = _counted(seen, with_data(query.recentProgress))
+        seen.batches = Timeline.of(with_data(query.recentProgress), _NAME, seen.begun_s or 0.0)
     finally:
         query.stop()
     return seen
@@ -184,13 +187,6 @@ def _feed(directory: Path, size: SurgeSize, seen: _Seen, query: braided.ElasticQ
     )
 
 
-def _counted(seen: _Seen, batches: list[Any]) -> list[Any]:
-    """The batches from the one on that ran when the clock started."""
-    begun_s = seen.begun_s or 0.0
-    before = [n for n, batch in enumerate(batches) if _time_s(batch["timestamp"]) <= begun_s]
-    return batches[before[-1] if before else 0 :]
-
-
 def _scheduled(size: SurgeSize) -> int:
     files = range(round(size.all_s / FILE_S))
     return sum(round(size.rate(number * FILE_S) * FILE_S) for number in files)
@@ -200,29 +196,10 @@ def _p99_s(seen: _Seen) -> float:
     return float(np.quantile(np.concatenate(seen.latencies_s), 0.99))
 
 
-def _channels(seen: _Seen) -> list[int]:
-    return [_operator(batch)["channels"] for batch in seen.batches]
-
-
-def _starts_s(seen: _Seen) -> list[float]:
-    """When each batch began, from the first arrival on."""
-    return [_time_s(batch["timestamp"]) - (seen.begun_s or 0.0) for batch in seen.batches]
-
-
-def _channel_s(seen: _Seen, size: SurgeSize) -> float:
-    """Channels of each batch times the time until the next, over the schedule and what it took."""
-    starts = _starts_s(seen)
-    last = seen.batches[-1]["durationMs"]["triggerExecution"] / 1000
-    ends = [*starts[1:], max(size.all_s, starts[-1] + last)]
-    begins = [0.0, *starts[1:]]
-    held = zip(_channels(seen), begins, ends, strict=True)
-    return float(sum(count * max(0.0, end - begin) for count, begin, end in held))
-
-
 def _in_surge(seen: _Seen, size: SurgeSize) -> list[int]:
     """The channels of the batches with surging rows, from the first one on."""
     first_s, end_s = size.before_s + FILE_S, size.before_s + size.surge_s
-    held = zip(_starts_s(seen), _channels(seen), strict=True)
+    held = zip(seen.batches.starts_s, seen.batches.channels, strict=True)
     return [channels for at_s, channels in held if first_s < at_s <= end_s]
 
 
@@ -231,11 +208,3 @@ def _batches_to_follow(channels: list[int]) -> int | None:
     if not channels:
         return None
     return next(n for n, count in enumerate(channels) if count >= np.median(channels))
-
-
-def _operator(batch: Any) -> Any:
-    return batch["braided"]["operators"][_NAME]
-
-
-def _time_s(timestamp: str) -> float:
-    return float(np.datetime64(timestamp.rstrip("Z")).astype("datetime64[ms]").astype(int)) / 1000

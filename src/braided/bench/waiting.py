@@ -5,7 +5,7 @@ for 16. The same job for Braided and for Spark's own `transformWithState`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import perf_counter, sleep
+from time import perf_counter, sleep, thread_time
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,15 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from braided.bench.session import KeyNumbers
 from braided.operator.definition import Operator
 
-__all__ = ["ROW_S", "MergingTotals", "NativeWaitingTotals", "WaitingTotals", "ZipfKeys", "wait"]
+__all__ = [
+    "ROW_S",
+    "MergingTotals",
+    "NativeWaitingTotals",
+    "WaitingTotals",
+    "ZipfKeys",
+    "wait",
+    "work",
+]
 
 ROW_S = 0.001
 _SLACK_S = 0.01
@@ -24,12 +32,20 @@ _SLACK_S = 0.01
 
 
 def wait(until_s: float, rows: int) -> float:
-    """Works for as long as some rows take; `until_s` and the result are when work was due to end.
+    """Waits as long as some rows take; `until_s` and the result are when that was due to end."""
+    return work(until_s, rows * ROW_S)
+
+
+def work(until_s: float, seconds: float, computed: float = 0.0) -> float:
+    """The same for so many seconds, in a part of which it computes: then it has to have a core.
 
     To a deadline that goes on from key to key: that a sleep takes longer than asked for, and what
     the machine does besides, is not added to every key.
     """
-    until_s = max(until_s, perf_counter() - _SLACK_S) + rows * ROW_S
+    until_s = max(until_s, perf_counter() - _SLACK_S) + seconds
+    computed_until_s = thread_time() + computed * seconds
+    while thread_time() < computed_until_s:
+        pass
     left_s = until_s - perf_counter()
     if left_s > 0:
         sleep(left_s)

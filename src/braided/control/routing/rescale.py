@@ -9,16 +9,19 @@ by count among the others, so that slots of which nothing is known yet are not t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from braided.control.routing.balance import checked_load
+from braided.control.routing.many_moves import deal_out, surplus
 from braided.control.routing.refine import refine
 from braided.control.routing.table import Loads, RoutingTable, Slots
 
 __all__ = ["reassign", "rescale"]
+
+_MANY_SLOTS = 4096
+"""From here on, slots move all at once and not one after the other."""
 
 # Nearer than this, evening out moves many light slots for nothing one could measure.
 _NEAR = 1.02
@@ -37,6 +40,8 @@ def rescale(table: RoutingTable, channels: int, load: npt.ArrayLike | None = Non
 
 
 def _grow(table: RoutingTable, channels: int, weights: Loads) -> Slots:
+    if table.slots.size >= _MANY_SLOTS:
+        return _grow_at_once(table, channels, weights)
     old, new = range(table.channels), range(table.channels, channels)
     slots = table.slots.copy()
     loads = np.bincount(slots, weights=weights, minlength=channels).astype(np.float64)
@@ -51,6 +56,19 @@ def _grow(table: RoutingTable, channels: int, weights: Loads) -> Slots:
     return slots
 
 
+def _grow_at_once(table: RoutingTable, channels: int, weights: Loads) -> Slots:
+    """The same for many slots: by load first, and those without load by count."""
+    slots, new = table.slots.copy(), np.arange(table.channels, channels, dtype=np.int32)
+    idle = (weights == 0).astype(np.float64)
+    for each, everything in ((weights, weights), (idle, np.ones_like(weights))):
+        if not each.any():
+            continue
+        loads = np.bincount(slots, weights=everything, minlength=channels).astype(np.float64)
+        chosen = surplus(table.slots, each, loads[: table.channels], channels)
+        slots[chosen] = deal_out(each, chosen, loads[table.channels :], new)
+    return slots
+
+
 def reassign(before: Slots, channels: int, weights: Loads) -> Slots:
     """Every slot on one of the channels below `channels`; only those move that are on none."""
     slots = before.copy()
@@ -62,11 +80,15 @@ def reassign(before: Slots, channels: int, weights: Loads) -> Slots:
     return slots
 
 
-def _assign(slots: Slots, unassigned: Iterable[int], weights: Loads, channels: int) -> None:
+def _assign(slots: Slots, unassigned: list[int], weights: Loads, channels: int) -> None:
     """Puts each slot, heaviest first, where the load and then the count is lowest."""
     assigned = slots < channels
     loads = np.bincount(slots[assigned], weights=weights[assigned], minlength=channels)
     counts = np.bincount(slots[assigned], minlength=channels)
+    if len(unassigned) >= _MANY_SLOTS:
+        chosen, everybody = np.array(unassigned), np.arange(channels, dtype=np.int32)
+        slots[chosen] = deal_out(weights, chosen, loads.astype(np.float64), everybody)
+        return
     heap = list(zip(loads.tolist(), counts.tolist(), range(channels), strict=True))
     heapq.heapify(heap)
     for slot in unassigned:
