@@ -21,9 +21,10 @@ from braided.errors import (
     WorkerPythonError,
 )
 from braided.hosts import opening, probe
-from braided.spark import placed_frames
+from braided.spark import compiled_classes, placed_frames
 from braided.spark.executors import SparkExecutors
 from support.cluster_operators import INPUT, OUTPUT, Sums, expected_sums
+from support.reassigning import Reassigner
 from support.stream_harness import Feed, Lab, wait_until
 
 SLOTS = 32
@@ -156,6 +157,15 @@ def test_a_slot_that_changes_hosts_is_there_before_the_batch_that_needs_it(lab: 
     assert caught_up(changed)[0] <= SLOTS // 2
     assert caught_up(changed)[1] < 0.5 * sum(each["bytes"] for each in brought)
     assert caught_up(flow.run()[0]) == (0, 0)
+    # So are the slots that keys leave for those of another host; they stay where they were.
+    before = flow.query.routing()["sums"]
+    assert Reassigner(3).propose(flow.query) > 10
+    flow.run_until(lambda _: len(flow.query.routing()["sums"].assigned) > 10)
+    fetched = flow.newest()["cluster"]["prefetched"]["slots"]
+    fetched += sum(each["cluster"]["prefetched"]["slots"] for each in flow.sections()[-4:-1])
+    assert 0 < fetched <= SLOTS
+    assert flow.query.routing()["sums"].hosts == before.hosts
+    assert caught_up(flow.run()[0])[0] == 0
     flow.check()
 
 
@@ -280,7 +290,7 @@ def test_where_channels_can_not_be_placed_the_query_runs_and_the_log_says_so(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(placed_frames, "_SOURCE", "this is no Java")
-    monkeypatch.setattr(placed_frames, "_makers", {})
+    monkeypatch.setattr(compiled_classes, "_makers", {})
     flow = Flow(lab)
     assert "cluster" not in flow.run(2)[-1]
     said = [record.getMessage() for record in caplog.records if record.name == "braided"]

@@ -58,6 +58,8 @@ def slot_of_key(table: RoutingTable, hash: int, check: int) -> int:
 
 def moved_keys(before: RoutingTable, after: RoutingTable) -> KeyMoves:
     """The keys that are in another slot in `after` than in `before`."""
+    if after.keeps_keys_of(before):
+        return KeyMoves.of([], [], [])
     pins = {pin.key: pin for table in (before, after) for pin in table.pins}
     moves = [_moved_pins(list(pins.values()), before, after)]
     if before.assigned != after.assigned:
