@@ -4,10 +4,10 @@
     assert harness.process([{"id": "a", "value": 12.0}]) == [Row(id="a", value=12.0)]
     assert harness.state("a") == {"stored": 12.0}
 
-What runs is the engine's own task (`kinds/operator/run.py`, `kinds/columnar/run.py`) on a checkpoint
-in a temporary directory: state is encoded, written, committed and read back between calls, so a
-value that can't be stored fails here as it would live. What there is not is Spark: no sources, no
-late rows dropped, no sinks.
+What runs is the engine's own task (`kinds/operator/run.py`, `kinds/columnar/run.py`), on a
+checkpoint in a temporary directory: state is encoded, written, committed and read back between
+calls, so a value that can't be stored fails here as it would live. What there is not is Spark: no
+sources, no late rows dropped, no sinks.
 """
 
 from __future__ import annotations

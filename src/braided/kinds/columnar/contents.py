@@ -98,5 +98,6 @@ def state_of(
         records.update(contents)
     keys, rows = KeyCodec(to_arrow_schema(key, timezone="UTC")), RowFactory(key)
     columns, _ = codec.read(list(records.values()))
-    fields = pa.Table.from_arrays(columns, schema=codec.schema).to_pylist()
+    table = pa.Table.from_arrays(columns, schema=codec.schema)
+    fields = (table.drop_columns([DUE]) if DUE in codec.names else table).to_pylist()
     return dict(zip(rows.rows_of(keys.decode_batch(list(records))), fields, strict=True))

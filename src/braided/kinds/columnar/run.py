@@ -1,9 +1,10 @@
 """One channel of a columnar operator in one batch: rows in, rows out, changes of state.
 
-Arrow chunks come sorted by slot, key and order. They are brought together to calls of whole keys
-(`gathering.py`), the states of their keys are read as columns (`key_states.py`), the hook runs once
-for all of them, and what has changed is written. At the end keys that are due come, many at a time,
-and then one changelog is written. Nothing counts until the manifest names it.
+Arrow chunks come sorted by place. Their rows are put in order (`tasks/place_order.py`) and brought
+together to calls of whole keys (`gathering.py`), the states of their keys are read as columns
+(`key_states.py`), the hook runs once for all of them, and what has changed is written. At the end
+keys that are due come, many at a time, and then one changelog is written. Nothing counts until the
+manifest names it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from braided.store.slots.layout import timer_suffix
 from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.emitter import Emitter
-from braided.tasks.groups import GroupedChunk, GroupSource
+from braided.tasks.groups import GroupedChunk, GroupSource, group_chunk
 from braided.tasks.pieces import Grain
+from braided.tasks.place_order import PlaceOrder
 from braided.tasks.rehousing import rehouse_keys
 from braided.tasks.reports import ChannelReport, KeyRecord
 from braided.tasks.split_keys import whole_records
@@ -84,7 +86,9 @@ class ColumnRun:
             Grain.KEY,
             WholeKeys(program.name, channel.line.can_stop),
         )
-        first = channel.spec.first_column
+        spec, first = channel.spec, channel.spec.first_column
+        self._in_order = PlaceOrder(spec.order, spec.keep_order)
+        self._key_positions = [first + position for position in program.key_positions]
         self._columns = list(range(first, first + len(program.input.fields)))
         self._emitter = Emitter(channel.spec)
         self._wholes: tuple[KeyRecord, ...] = ()
@@ -94,11 +98,10 @@ class ColumnRun:
         meter = self.channel.meter
         rehouse_keys(self.channel)
         self._wholes = whole_records(self.channel)
-        for grouped in self._source.read(chunks):
-            for begin, end in _stretches_without_repeats(grouped):
-                with meter.sharing():
-                    output = self._run(self._rows_call(grouped, begin, end))
-                yield from output
+        for grouped in self._source.read(self._in_order(chunks)):
+            with meter.sharing():
+                output = self._run(self._rows_call(self._one_group_each(grouped)))
+            yield from output
         if self._program.has_due and not self._source.timers_wait:
             yield from self._fire()
         meter.leave()
@@ -119,18 +122,32 @@ class ColumnRun:
 
     # -- what a hook is called with --------------------------------------------------------
 
-    def _rows_call(self, grouped: GroupedChunk, begin: int, end: int) -> _Call:
-        """The groups from one to another, none of which is of the same key as another."""
+    def _one_group_each(self, grouped: GroupedChunk) -> GroupedChunk:
+        """The same rows, but those of a key side by side.
+
+        Keys of one place take turns: those whose hashes collide, and such as (1, null) and
+        (null, 1), which Spark's hash does not tell apart.
+        """
+        same_place = grouped.places[1:] == grouped.places[:-1]
+        if not same_place.any():
+            return grouped
+        firsts: dict[tuple[int, bytes], int] = {}
+        ranks = [
+            firsts.setdefault(group, len(firsts))
+            for group in zip(grouped.places.tolist(), grouped.keys, strict=True)
+        ]
+        if len(firsts) == len(ranks):
+            return grouped
+        # A new key of a place has a higher rank than all of the places before: those stay sorted.
+        lengths = np.diff(grouped.starts, append=grouped.chunk.num_rows)
+        order = np.argsort(np.repeat(ranks, lengths), kind="stable")
+        chunk = grouped.chunk.take(pa.array(order))
+        return group_chunk(chunk, self._program.keys, self._key_positions, by_place=True)
+
+    def _rows_call(self, grouped: GroupedChunk) -> _Call:
         spec, chunk = self.channel.spec, grouped.chunk
         starts, key_columns, keys = grouped.starts, grouped.key_columns, grouped.keys
-        places = grouped.places
-        if end - begin < len(keys):
-            first = int(starts[begin])
-            last = int(starts[end]) if end < len(keys) else chunk.num_rows
-            chunk = chunk.slice(first, last - first)
-            starts, keys, places = starts[begin:end] - first, keys[begin:end], places[begin:end]
-            key_columns = [column.slice(begin, end - begin) for column in key_columns]
-        loaded = self._states.load(keys, places >> PLACE_SHIFT)
+        loaded = self._states.load(keys, grouped.places >> PLACE_SHIFT)
         lengths = np.diff(starts, append=chunk.num_rows)
         rows = pa.Table.from_batches([chunk.select(self._columns)])
         index = np.repeat(np.arange(len(keys)), lengths)
@@ -272,24 +289,3 @@ def _numbers(at: Numbers) -> Numbers:
     numbers = np.empty(len(at), np.int64)
     numbers[order] = np.arange(len(at)) - np.repeat(begins, lengths)
     return numbers
-
-
-def _stretches_without_repeats(grouped: GroupedChunk) -> Iterator[tuple[int, int]]:
-    """Groups from one to another, so that no key comes twice among them.
-
-    Spark brings the rows of a key together; where it compares otherwise than we do, a key may come
-    again, after others of the same place.
-    """
-    count = len(grouped.keys)
-    same_place = np.flatnonzero(grouped.places[1:] == grouped.places[:-1])
-    if not same_place.size:
-        yield 0, count
-        return
-    begin, seen = 0, set[tuple[int, bytes]]()
-    for i in sorted({*same_place.tolist(), *(same_place + 1).tolist()}):
-        key = int(grouped.places[i]), grouped.keys[i]
-        if key in seen:
-            yield begin, i
-            begin, seen = i, set()
-        seen.add(key)
-    yield begin, count

@@ -12,3 +12,4 @@ class ColumnStage(RoutedStage):
     """One columnar operator with all that does not change between batches."""
 
     task = ColumnTask
+    task_orders_rows = True

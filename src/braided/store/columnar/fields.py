@@ -79,12 +79,16 @@ class StoredRecords:
     def _decode(self, records: Sequence[bytes]) -> tuple[list[pa.Array], PackedRecords]:
         """The columns, and the records as the newest version has them."""
         newest = self._now.layout
-        firsts = {record[:1] for record in records}
         try:
-            if firsts <= {bytes([newest.version])}:
-                return newest.decode(records)
-            whole = list(records)
-            for first in sorted(firsts - {bytes([newest.version])}):
+            return newest.decode(records)
+        except UnreadableRecord as error:
+            versions = {record[:1] for record in records}
+            earlier = sorted(versions - {bytes([newest.version])})
+            if not earlier:
+                raise self._unreadable(error) from None
+        whole = list(records)
+        try:
+            for first in earlier:
                 rows = [i for i, record in enumerate(records) if record[:1] == first]
                 version = self._version(first)
                 arrays, _ = version.layout.decode([records[i] for i in rows])
@@ -93,9 +97,12 @@ class StoredRecords:
                     whole[i] = record
             return newest.decode(whole)
         except UnreadableRecord as error:
-            raise CheckpointMismatchError(
-                f"a state record of operator {self.operator!r} does not fit its fields: {error}"
-            ) from None
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: UnreadableRecord) -> CheckpointMismatchError:
+        return CheckpointMismatchError(
+            f"a state record of operator {self.operator!r} does not fit its fields: {error}"
+        )
 
     def _version(self, first: bytes) -> _Version:
         number = first[0] if first else 0

@@ -139,8 +139,9 @@ class RecordLayout:
         if not self._free:
             if len(data) != head * len(records):
                 raise UnreadableRecord(f"{len(records)} records have {len(data)} bytes")
-            packed = PackedRecords(data, None, head)
-            return self._arrays(data.view(self._head), []), packed
+            rows = data.view(self._head)
+            self._check_versions(rows)
+            return self._arrays(rows, []), PackedRecords(data, None, head)
         offsets = np.zeros(len(records) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, records), np.int64, len(records)), out=offsets[1:])
         if len(records) and int(np.diff(offsets).min()) < head:
@@ -148,6 +149,7 @@ class RecordLayout:
         starts = offsets[:-1]
         heads = data[starts[:, None] + np.arange(head)]
         rows = heads.reshape(-1).view(self._head)
+        self._check_versions(rows)
         starts = starts + head
         spans = []
         for i, _ in self._free:
@@ -159,6 +161,10 @@ class RecordLayout:
         if not np.array_equal(starts, offsets[1:]):
             raise UnreadableRecord("a record goes on after its fields")
         return self._arrays(rows, spans), PackedRecords(data, offsets, 0)
+
+    def _check_versions(self, rows: npt.NDArray[Any]) -> None:
+        if not (rows["version"] == self.version).all():
+            raise UnreadableRecord(f"a record has another version than {self.version}")
 
     def _arrays(self, rows: npt.NDArray[Any], spans: list[Spans]) -> list[pa.Array]:
         bits = np.unpackbits(rows["valid"], axis=1, bitorder="little").view(np.bool_)
