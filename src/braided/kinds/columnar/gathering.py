@@ -39,7 +39,7 @@ class WholeKeys:
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
-        for chunk in chunks:
+        for chunk in _at_most(chunks):
             waiting.append(chunk)
             rows += chunk.num_rows
             size += chunk.nbytes
@@ -63,6 +63,13 @@ class WholeKeys:
             took_ns = max(1, perf_counter_ns() - begun_ns)
             fitting = chunk.num_rows * _CALL_NS // took_ns
             self._rows_max = _rows_of_newest[self._operator] = max(1, min(fitting, CALL_ROWS))
+
+
+def _at_most(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in chunks that are no larger than a call."""
+    for chunk in chunks:
+        for begin in range(0, chunk.num_rows, CALL_ROWS):
+            yield chunk.slice(begin, CALL_ROWS) if chunk.num_rows > CALL_ROWS else chunk
 
 
 def _joined(chunks: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -90,7 +90,8 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, np.ndarray):
         return _from_numpy(values, kind)
     if not isinstance(values, pa.Array | pa.ChunkedArray):
-        values = values.to_arrow() if hasattr(values, "to_arrow") else pa.array(values, kind)
+        # Not as the type at once: that would cut off what is behind the point of a float.
+        values = values.to_arrow() if hasattr(values, "to_arrow") else pa.array(values)
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
         if isinstance(values, pa.ChunkedArray):
