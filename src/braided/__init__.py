@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from braided.api.writer import start
     from braided.dict_functions.decorator import managed
     from braided.errors import BraidedError
-    from braided.operator.definition import Operator, renamed
+    from braided.operator.columns import ColumnOperator, matrix, turns
+    from braided.operator.definition import Operator
     from braided.operator.merging import merged
     from braided.operator.params import Param
+    from braided.operator.renaming import renamed
 
 __all__ = [
     "BraidedError",
+    "ColumnOperator",
     "ElasticQuery",
     "GroupedStream",
     "Operator",
@@ -32,18 +35,21 @@ __all__ = [
     "connect",
     "deadLetters",
     "managed",
+    "matrix",
     "merged",
     "renamed",
     "start",
     "state",
     "stateDiff",
     "stream",
+    "turns",
 ]
 
 __version__ = VERSION
 
 _HOME = {
     "BraidedError": "braided.errors",
+    "ColumnOperator": "braided.operator.columns",
     "ElasticQuery": "braided.api.query",
     "GroupedStream": "braided.api.grouped",
     "Operator": "braided.operator.definition",
@@ -54,11 +60,13 @@ _HOME = {
     "managed": "braided.dict_functions.decorator",
     "start": "braided.api.writer",
     "deadLetters": "braided.api.dead_letters",
+    "matrix": "braided.operator.columns",
     "merged": "braided.operator.merging",
-    "renamed": "braided.operator.definition",
+    "renamed": "braided.operator.renaming",
     "state": "braided.api.state",
     "stateDiff": "braided.api.state",
     "stream": "braided.api.stream",
+    "turns": "braided.operator.columns",
 }
 
 

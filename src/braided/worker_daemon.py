@@ -18,6 +18,7 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 from braided.kinds.aggregate import task as _aggregate_task  # noqa: F401
+from braided.kinds.columnar import task as _columnar_task  # noqa: F401
 from braided.kinds.operator import task as _operator_task  # noqa: F401
 from braided.spark.worker_process import freeze_heap
 

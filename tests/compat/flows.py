@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import braided
+from compat import columns, sink_flows, spark_flows
 from compat import operators as op
-from compat import sink_flows, spark_flows
 from compat.case import DELAY_S, Batches, Case, Expected, Row, all_of, files, in_files, only_files
 
 __all__ = ["CASES", "totals_then"]
@@ -194,6 +194,13 @@ CASES: dict[str, Case] = {
     "operator": Case(
         operator,
         expected_operator,
+        only_files,
+        old=(12, 8, 4),
+        options={"snapshot.minBytes": 1, "snapshot.factor": 0.5, "fullManifestEvery": 3},
+    ),
+    "columns": Case(
+        columns.columns,
+        columns.expected_columns,
         only_files,
         old=(12, 8, 4),
         options={"snapshot.minBytes": 1, "snapshot.factor": 0.5, "fullManifestEvery": 3},

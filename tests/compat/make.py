@@ -153,6 +153,7 @@ def steered(case: Making) -> None:
 
 HISTORIES: dict[str, Callable[[Making], None]] = {
     "operator": rescaled,
+    "columns": rescaled,
     "evolved": evolved,
     "connected": unpublished,
     "carry": cut_short,

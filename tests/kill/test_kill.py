@@ -157,6 +157,21 @@ def test_aggregates_count_each_row_once_wherever_the_driver_is_killed(stage: Sta
     assert ordered(scene.published()) == sorted(expected)
 
 
+def test_columnar_operators_lose_and_repeat_nothing_wherever_they_are_killed(stage: Stage) -> None:
+    batches = random_batches(6)
+    scene = stage.scene(batches, "columns", **OFTEN)
+    for point in ("task-rows:2", "task-after-changelog:4", "manifest-writing:2", "publishing:2"):
+        scene.dies_at(point)
+        committed = scene.committed_batch()
+        is_exact(scene, batches, committed - (point == "publishing:2"), committed)
+    scene.finishes()
+    last = len(batches) - 1
+    is_exact(scene, batches, last, last)
+    assert scene.state(cached=True).records == scene.state().records
+    figures = sums(scene.progress())
+    assert figures["rebuilt"] == figures["cacheErrors"] == 0 < figures["rolledBack"]
+
+
 # The task that has a key's state, those of its shares, and the driver that merges them.
 SPLIT_KEYS = ("task-after-changelog:5", "merged:2", "manifest-linked:2")
 

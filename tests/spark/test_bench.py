@@ -49,7 +49,9 @@ def silent(line: str) -> None:
 
 def test_stateful_runs_both_sides_and_finds_their_output_identical(place: Arena) -> None:
     few = stateful.Batches(1, 1)
-    case = stateful.StatefulCase(300, 40, native=few, braided=stateful.Batches(1, 2), onrow=few)
+    case = stateful.StatefulCase(
+        300, 40, native=few, braided=stateful.Batches(1, 2), onrow=few, columnar=few
+    )
     result = stateful.measure(place, case, silent)
     assert result["identical"] is True
     assert result["ratio"] > 0

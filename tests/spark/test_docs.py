@@ -18,6 +18,7 @@ from braided.api.query import ElasticQuery
 ROOT = Path(__file__).parents[2]
 RUN = ("README.md", "docs/aggregates.md", "docs/flows.md", "docs/managed.md", "docs/operators.md")
 RUN += (
+    "docs/columnar.md",
     "docs/processors.md",
     "docs/sinks.md",
     "docs/state.md",

@@ -1,4 +1,4 @@
-"""The examples with Spark's own processors run bare and print what they promise."""
+"""Examples of Spark's own processors and of columnar operators run bare and print what they say."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ PRINTED = {
         "ACME: cat buys 50 from ben at 10.2",
         "ACME: cat buys 70 from ann at 10.5",
         "WIND: cat buys 20 from ann at 2.5",
+    ),
+    "anomalies.py": (
+        "batch 2: sensor 42 says 93, 55 sigma",
+        "batch 4: sensor 7 is silent, its mean was 7",
+    ),
+    "online_regression.py": (
+        "batch 3: 500 models, the worst has an error of 0.119",
+        "batch 3: shop 23 has [3.0, -2.0, 2.0, 1.0]",
     ),
 }
 

@@ -25,7 +25,6 @@ from pyspark.sql.types import StructType
 import braided
 from braided.api.query import ElasticQuery
 from braided.flow.graph import flow_of
-from braided.operator.definition import state_codec
 from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import Manifest, View
 from braided.store.history.manifest_log import ManifestLog
@@ -33,6 +32,7 @@ from braided.store.slots.channel_state import ChannelState, SnapshotLimits
 from braided.store.slots.key_codec import KeyCodec
 from braided.store.slots.layout import timer_parts, unwrap
 from braided.tasks.rows import RowFactory
+from braided.testing.kinds import tested_kind
 
 __all__ = [
     "Feed",
@@ -255,7 +255,7 @@ def _records(
         return {}
     keys = KeyCodec(to_arrow_schema(step.key_schema, timezone="UTC"))
     rows = RowFactory(step.key_schema)
-    codec = state_codec(step.operator).at(view.meta.history)
+    kind = tested_kind(step.operator)
     state = ChannelState(
         LocalStore(str(checkpoint / "braided")), None, name, view, SnapshotLimits()
     )
@@ -271,13 +271,11 @@ def _records(
                 continue
             count += 1
             raw_key, record = unwrap(suffix, value)
-            holder = step.operator()
-            timers = codec.load(holder, record)
+            fields, timers = kind.fields(record, view.meta.history)
             recorded |= {(ms, raw_key) for ms in timers}
             key = _hashable(rows.rows_of(keys.decode_batch([raw_key]))[0])
-            fields = {field.name: getattr(holder, field.name) for field in codec.fields}
             assert key not in found, f"key {key} is stored twice"
-            found[key] = fields, timers
+            found[key] = fields, tuple(timers)
         assert index == recorded, f"slot {slot}: timers of records and of the index differ"
         assert view.due.get(slot) == min((ms for ms, _ in index), default=None)
     assert (view.keys, view.bytes) == (count, size), "the manifest's totals are wrong"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 import braided
@@ -141,6 +142,104 @@ class BatchTotals(braided.Operator):
         yield rows["k"][0].as_py(), rows["c"][0].as_py(), self.total, rows["seq"][0].as_py()
 
 
+class ColumnTotals(braided.ColumnOperator):
+    """A row for each row, with the running figures of its key."""
+
+    count: pa.int64() = 0
+    total: pa.int64() = 0
+
+    def onRows(self, state: pa.Table, rows: pa.Table, index: Any) -> Any:
+        before, v = state["total"].to_numpy(), rows["v"].to_numpy()
+        rank = np.arange(len(index)) - np.searchsorted(index, index)
+        sums = np.cumsum(v)
+        total = before[index] + sums - (sums - v)[np.searchsorted(index, index)]
+        count = state["count"].to_numpy()[index] + rank + 1
+        last = np.r_[index[1:] != index[:-1], True]
+        out = {"k": rows["k"], "c": count, "v": total, "seq": rows["seq"]}
+        return {"count": count[last], "total": total[last]}, out
+
+
+class ColumnThreshold(braided.ColumnOperator):
+    """Some of the rows, by what the row before has left."""
+
+    stored: pa.int64() = None
+
+    def onRows(self, state: pa.Table, rows: pa.Table, index: Any) -> Any:
+        stored = np.array(state["stored"].cast(pa.float64()).to_numpy())
+        v = rows["v"].to_numpy()
+        passed = np.zeros(len(index), bool)
+        for turn in braided.turns(index):
+            old = stored[index[turn]]
+            passed[turn] = np.isnan(old) | (np.abs(v[turn] - old) > 5)
+            stored[index[turn]] = np.where(passed[turn], v[turn], old)
+        new = pa.array(stored, from_pandas=True)
+        return {"stored": new}, rows.filter(pa.array(passed)), passed
+
+
+class ColumnBurst(braided.ColumnOperator):
+    """Several rows for a row."""
+
+    given: pa.int64() = 0
+
+    def onRows(self, state: pa.Table, rows: pa.Table, index: Any) -> Any:
+        many = rows["v"].to_numpy() % 4
+        origin = np.repeat(np.arange(len(index)), many)
+        keys = index[origin]
+        number = np.arange(len(keys)) - np.searchsorted(keys, keys) + 1
+        given = state["given"].to_numpy()
+        rows_out = rows.take(pa.array(origin))
+        out = rows_out.set_column(2, "v", pa.array(given[keys] + number))
+        new = given + np.bincount(index, many).astype(int)
+        return {"given": new}, out, origin
+
+
+class ColumnAlarms(braided.ColumnOperator):
+    """What the last row of a key in a batch says becomes of its time, or of the key."""
+
+    seen: pa.int64() = 0
+    fired: pa.int64() = 0
+
+    def onRows(self, state: pa.Table, rows: pa.Table, index: Any) -> Any:
+        last = np.r_[index[1:] != index[:-1], True]
+        v = rows["v"].to_numpy()[last]
+        now_ms = int(self.batchTime.timestamp() * 1000)
+        keys = zip(*(column.to_pylist() for column in self.keys.columns), strict=True)
+        due = [
+            _due_ms(key, each, now_ms, before)
+            for key, each, before in zip(
+                keys, v.tolist(), state["due"].cast("int64").to_pylist(), strict=True
+            )
+        ]
+        return {
+            "seen": state["seen"].to_numpy() + np.bincount(index),
+            "due": pa.array(due, pa.int64()).cast(pa.timestamp("us", "UTC")),
+            "remove": v % 12 == 11,
+        }
+
+    def onDue(self, state: pa.Table, due: pa.ChunkedArray) -> Any:
+        fired = state["fired"].to_numpy() + 1
+        first = self.keys.column(0)
+        names = first if pa.types.is_string(first.type) else pa.nulls(len(first), pa.string())
+        nothing = pa.nulls(len(first), pa.int32())
+        out = {"k": names, "c": nothing, "v": fired, "seq": np.full(len(first), -1)}
+        return {"fired": fired}, out
+
+
+def _due_ms(key: tuple[Any, ...], v: int, now_ms: int, before_us: int | None) -> int | None:
+    """In microseconds, as columns of times are."""
+    pause = pause_of(key)
+    match v % 5:
+        case 0:
+            return 1000 * (LONG_AGO_MS + v * 10_000 + pause)
+        case 1:
+            return 1000 * (now_ms + 1 + pause)
+        case 2:
+            return 1000 * (FAR_AWAY_MS + v % 3)
+        case 3:
+            return None
+    return before_us
+
+
 # -- the same in plain Python -----------------------------------------------------------------
 
 
@@ -193,7 +292,7 @@ def burst(s: Fields, k: Any, c: Any, v: int, seq: int) -> list[Row]:
 
 
 class Member(NamedTuple):
-    operator: type[braided.Operator]
+    operator: type[braided.Operator] | type[braided.ColumnOperator]
     model: Callable[[Fields, Any, Any, int, int], list[Row]] | str
     """What a row does to a key's fields; or the name of the way the Oracle takes."""
 
@@ -207,6 +306,10 @@ FAMILY = {
     "Burst": Member(Burst, burst),
     "Alarms": Member(Alarms, "alarms"),
     "BatchTotals": Member(BatchTotals, "batches"),
+    "ColumnTotals": Member(ColumnTotals, totals),
+    "ColumnThreshold": Member(ColumnThreshold, threshold),
+    "ColumnBurst": Member(ColumnBurst, burst),
+    "ColumnAlarms": Member(ColumnAlarms, "due"),
 }
 
 
@@ -227,6 +330,8 @@ class Oracle:
         ordered = sorted(rows, key=lambda tagged: tagged.tag)
         if self._model == "alarms":
             out = self._alarms(number, time_ms, ordered)
+        elif self._model == "due":
+            out = self._due(number, time_ms, ordered)
         elif self._model == "batches":
             out = self._batches(ordered)
         else:
@@ -254,6 +359,26 @@ class Oracle:
             tag, (k, c, _, seq) = group[0]
             yield Tagged((*tag, 0), group[-1].row)
             yield Tagged((*tag, 1), (k, c, fields["total"], seq))
+
+    def _due(self, number: int, now_ms: int, rows: list[Tagged]) -> Iterator[Tagged]:
+        by_key: dict[tuple[Any, ...], list[int]] = {}
+        for _, row in rows:
+            by_key.setdefault(self._key(row), []).append(row[2])
+        for key, values in by_key.items():
+            fields = self.fields.setdefault(key, {"seen": 0, "fired": 0})
+            fields["seen"] += len(values)
+            before = next(iter(self.timers.get(key, ())), None)
+            us = _due_ms(key, values[-1], now_ms, None if before is None else before * 1000)
+            self.timers[key] = set() if us is None else {us // 1000}
+            if values[-1] % 12 == 11:
+                del self.fields[key], self.timers[key]
+        for key, timers in self.timers.items():
+            for ms in [ms for ms in timers if ms <= now_ms]:
+                timers.discard(ms)
+                self.fields[key]["fired"] += 1
+                name = key[0] if isinstance(key[0], str) else None
+                tag = (number, TIMERS_LAST + ms, *self._zeros, 0)
+                yield Tagged(tag, (name, None, self.fields[key]["fired"], -1))
 
     def _alarms(self, number: int, now_ms: int, rows: list[Tagged]) -> Iterator[Tagged]:
         for _, row in rows:

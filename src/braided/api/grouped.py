@@ -17,8 +17,11 @@ from braided.errors import DefinitionError, UnsupportedError
 from braided.flow.graph import Input, Keyed, Node, Side, flow_of
 from braided.flow.step import KeyedStep
 from braided.kinds.aggregate.aggregation import DECLARED_TIME
+from braided.kinds.columnar.first_state import check_initial as check_initial_columns
+from braided.kinds.columnar.step import ColumnStep
 from braided.kinds.operator.first_state import check_initial
 from braided.kinds.operator.step import OperatorStep
+from braided.operator.columns import ColumnOperator
 from braided.operator.definition import Operator
 
 __all__ = ["GroupedStream", "check_operator", "check_time_mode"]
@@ -41,18 +44,21 @@ class GroupedStream(AggregateMethods[_Stream], ProcessorMethods[_Stream]):
 
     def apply(
         self,
-        operator: type[Operator],
+        operator: type[Operator] | type[ColumnOperator],
         schema: StructType | str,
         timeMode: str = "ProcessingTime",
         initialState: DataFrame | None = None,
     ) -> _Stream:
-        """Runs an `Operator` class for every key; `schema` is of the rows it gives out.
+        """Runs an `Operator` class for every key, or a `ColumnOperator` class for many at a time;
+        `schema` is of the rows it gives out.
 
         `initialState` has the grouping columns and a column for each field (those left out, and
         nulls, have their defaults). It counts from the first batch that the operator is in; a
         checkpoint that knows the operator has its state already.
         """
         grouping = self._grouping
+        if isinstance(operator, type) and issubclass(operator, ColumnOperator):
+            return self._apply_columns(operator, schema, timeMode, initialState)
         check_operator(operator)
         if issubclass(operator, ManagedOperator):
             operator.checkGrouping(grouping.keys.columns, grouping.key_schema)
@@ -75,6 +81,31 @@ class GroupedStream(AggregateMethods[_Stream], ProcessorMethods[_Stream]):
             output=output,
             time_mode=timeMode,
             initial=initialState,
+        )
+        return self._then(step)
+
+    def _apply_columns(
+        self,
+        operator: type[ColumnOperator],
+        schema: StructType | str,
+        time_mode: str,
+        initial: DataFrame | None,
+    ) -> _Stream:
+        grouping = self._grouping
+        operator.check_params()
+        check_time_mode(time_mode)
+        output = empty_frame(grouping.shape.sparkSession, schema, "the output schema").schema
+        if initial is not None:
+            check_initial_columns(initial, operator, grouping.key_schema)
+        step = ColumnStep(
+            name=operator.__name__,
+            operator=operator,
+            keys=grouping.keys,
+            key_schema=grouping.key_schema,
+            input=grouping.schema,
+            output=output,
+            time_mode=time_mode,
+            initial=initial,
         )
         return self._then(step)
 
@@ -105,7 +136,8 @@ def check_operator(operator: Any) -> None:
     """Refuses what is no Operator class."""
     if not (isinstance(operator, type) and issubclass(operator, Operator)):
         raise DefinitionError(
-            f"apply takes a class derived from braided.Operator, not {operator!r}"
+            "apply takes a class derived from braided.Operator or, for one input, from "
+            f"braided.ColumnOperator, not {operator!r}"
         )
 
 

@@ -223,9 +223,9 @@ def start(*writers: StreamWriter) -> ElasticQuery:
         )
     if settings.on_error == "divert" and not all(s.can_divert for s in flow.steps):
         raise UnsupportedError(
-            "braided.onError=divert with a StatefulProcessor: it gets the rows of a key as a whole "
-            "and may have changed state before it raised, so no single row can be taken back. "
-            "Catch errors in the processor, or leave the option out"
+            "braided.onError=divert with a StatefulProcessor or a ColumnOperator: it gets many "
+            "rows as a whole, so that nobody knows which of them an error is due to, and none can "
+            "be taken back. Catch errors in it, or leave the option out"
         )
     if settings.order_preserving:
         flow.check_order_survives()

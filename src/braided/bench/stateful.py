@@ -1,8 +1,10 @@
-"""Rows per second of a running count and sum per key: Operator against native transformWithState.
+"""Rows per second of a running count and sum per key: operators against native transformWithState.
 
-Both sides read the same files, keep count and sum of each key, and write one row per key and batch
+All sides read the same files, keep count and sum of each key, and write one row per key and batch
 to a Parquet sink. Rows per second come from the median `triggerExecution` of the batches after the
-warm-up. The outputs are compared: native, Braided and plain SQL over the same files.
+warm-up. The outputs are compared: native, Braided and plain SQL over the same files. Beside an
+`Operator` with `onBatch` and one with `onRow`, a `ColumnOperator` is measured, and one that does
+nothing: what is left is Spark's reading, shuffle and sort, and the way of the rows to Python.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any, NamedTuple
 import braided
 from braided.bench.session import TOTALS, Arena, InputFiles, Progress, Query, arena, median, run_all
 from braided.bench.totals import (
+    ColumnTotals,
     NativeTotals,
+    NoOperation,
     RowTotals,
     Totals,
     last_per_key,
@@ -52,6 +56,7 @@ class StatefulCase:
     native: Batches
     braided: Batches
     onrow: Batches
+    columnar: Batches
     rounds: int = 1
 
 
@@ -63,6 +68,7 @@ _FULL = (
         native=Batches(2, 2),
         braided=Batches(30, 8),
         onrow=Batches(10, 4),
+        columnar=Batches(30, 8),
         rounds=2,
     ),
     StatefulCase(
@@ -71,6 +77,7 @@ _FULL = (
         native=Batches(4, 4),
         braided=Batches(60, 20),
         onrow=Batches(20, 10),
+        columnar=Batches(60, 20),
         rounds=2,
     ),
 )
@@ -78,9 +85,21 @@ _FULL = (
 # starts with no state but that of the small first batch, which is easier than what Braided has.
 _QUICK = (
     StatefulCase(
-        500_000, 100_000, native=Batches(1, 1), braided=Batches(2, 2), onrow=Batches(1, 1)
+        500_000,
+        100_000,
+        native=Batches(1, 1),
+        braided=Batches(2, 2),
+        onrow=Batches(1, 1),
+        columnar=Batches(2, 2),
     ),
-    StatefulCase(50_000, 10_000, native=Batches(1, 1), braided=Batches(4, 3), onrow=Batches(2, 2)),
+    StatefulCase(
+        50_000,
+        10_000,
+        native=Batches(1, 1),
+        braided=Batches(4, 3),
+        onrow=Batches(2, 2),
+        columnar=Batches(4, 3),
+    ),
 )
 
 
@@ -112,6 +131,8 @@ def measure(place: Arena, case: StatefulCase, progress: Progress) -> dict[str, A
         _StatefulSide(
             "onrow", _onrow, case.onrow, _first(place, f"{name}-onrow", inputs, case.onrow)
         ),
+        _StatefulSide("columnar", _columnar, case.columnar, inputs),
+        _StatefulSide("noop", _noop, case.columnar, inputs),
     ]
     for turn in range(case.rounds):
         for side in sides if turn % 2 == 0 else reversed(sides):
@@ -125,10 +146,11 @@ def measure(place: Arena, case: StatefulCase, progress: Progress) -> dict[str, A
             )
             side.rates += rates
             side.outputs.append(path)
-    native, ours, onrow = sides
+    native, ours, onrow, columnar, noop = sides
     frames = [
         last_per_key(published(place.spark, path, case.native.all))
         for side in sides
+        if side is not noop
         for path in side.outputs
     ]
     identical = same_rows([fewer.totals(place.spark), *frames])
@@ -142,6 +164,9 @@ def measure(place: Arena, case: StatefulCase, progress: Progress) -> dict[str, A
         "identical": identical,
         "onrow_rows_per_s": round(median(onrow.rates)),
         "onrow_ratio": round(median(onrow.rates) / median(native.rates), 2),
+        "columnar_rows_per_s": round(median(columnar.rates)),
+        "columnar_ratio": round(median(columnar.rates) / median(native.rates), 2),
+        "noop_rows_per_s": round(median(noop.rates)),
         "native_batches": len(native.rates),
         "braided_batches": len(ours.rates),
     }
@@ -182,4 +207,16 @@ def _braided(place: Arena, inputs: InputFiles, checkpoint: str, path: str) -> Qu
 def _onrow(place: Arena, inputs: InputFiles, checkpoint: str, path: str) -> Query:
     rows = braided.stream(inputs.stream(place.spark, _FILES))
     writer = rows.groupBy("k").apply(RowTotals, TOTALS).writeStream.format("parquet")
+    return writer.option("checkpointLocation", checkpoint).start(path)
+
+
+def _columnar(place: Arena, inputs: InputFiles, checkpoint: str, path: str) -> Query:
+    rows = braided.stream(inputs.stream(place.spark, _FILES))
+    writer = rows.groupBy("k").apply(ColumnTotals, TOTALS).writeStream.format("parquet")
+    return writer.option("checkpointLocation", checkpoint).start(path)
+
+
+def _noop(place: Arena, inputs: InputFiles, checkpoint: str, path: str) -> Query:
+    rows = braided.stream(inputs.stream(place.spark, _FILES))
+    writer = rows.groupBy("k").apply(NoOperation, TOTALS).writeStream.format("parquet")
     return writer.option("checkpointLocation", checkpoint).start(path)

@@ -6,8 +6,10 @@ import importlib.util
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -15,10 +17,13 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from braided.bench.session import TOTALS
 from braided.errors import DefinitionError
+from braided.operator.columns import ColumnOperator
 from braided.operator.definition import Operator
 
 __all__ = [
+    "ColumnTotals",
     "NativeTotals",
+    "NoOperation",
     "RowTotals",
     "Totals",
     "last_per_key",
@@ -50,6 +55,27 @@ class RowTotals(Operator):
         self.n += 1
         self.s += row.v
         yield row.k, self.n, self.s
+
+
+class ColumnTotals(ColumnOperator):
+    """The same as `Totals`, for thousands of keys in one call."""
+
+    n: Annotated[int, pa.int64()] = 0
+    s: Annotated[float, pa.float64()] = 0.0
+
+    def onRows(self, state: pa.Table, rows: pa.Table, index: npt.NDArray[np.int64]) -> Any:
+        n = state["n"].to_numpy() + np.bincount(index)
+        s = state["s"].to_numpy() + np.bincount(index, rows["v"].to_numpy())
+        return {"n": n, "s": s}, {"k": self.keys["k"], "n": n, "s": s}
+
+
+class NoOperation(ColumnOperator):
+    """Takes the rows in and does nothing: what Spark and the way to the task take is left."""
+
+    n: Annotated[int, pa.int64()] = 0
+
+    def onRows(self, state: pa.Table, rows: pa.Table, index: npt.NDArray[np.int64]) -> None:
+        """Leaves all keys as they are, and gives nothing out."""
 
 
 class NativeTotals(StatefulProcessor):

@@ -205,6 +205,7 @@ class GroupingKeys:
 class _Sequences:
     """The columns that a route sorts by, and those that it drops."""
 
+    by_place: ColumnList
     by_age: ColumnList
     by_sequence: ColumnList
     order: NameList
@@ -213,7 +214,11 @@ class _Sequences:
 class Route:
     """The way to one operator; keeps the parsed table while the epoch lasts."""
 
-    def __init__(self, keys: GroupingKeys, slots: int, order: int) -> None:
+    def __init__(self, keys: GroupingKeys, slots: int, order: int, by_place: bool = False) -> None:
+        """`by_place`: rows are sorted by their place alone, and keep their order columns, because
+        the task puts the rows of a place in order.
+        """
+        self._by_place = by_place
         self._hidden = keys.hidden()
         self._order = order_columns(order)
         self._sequences: _Sequences | None = None
@@ -229,6 +234,7 @@ class Route:
         """One partition per channel, sorted by slot, hash of the key, key and order.
 
         The columns of the result: order columns if tagged, the rows' own, hidden keys, the place.
+        By place alone it is sorted by slot and hash, and always has order columns.
         """
         frame, table = rows.frame, rows.table
         if self._hidden:
@@ -238,6 +244,8 @@ class Route:
         if self._sequences is None:
             self._sequences = self._make_sequences(frame.sparkSession)
         lists = self._sequences
+        if self._by_place:
+            return lists.by_place.sort_within_partitions(routed)
         order = lists.by_age if rows.aged else lists.by_sequence
         arranged = order.sort_within_partitions(routed)
         return arranged if rows.tagged else lists.order.drop(arranged)
@@ -319,6 +327,7 @@ class Route:
         keys = [F.col(PLACE), *map(F.expr, self._columns)]
         order = [F.col(name) for name in self._order]
         return _Sequences(
+            by_place=ColumnList(spark, [F.col(PLACE)]),
             by_age=ColumnList(spark, [*keys, *order]),
             by_sequence=ColumnList(spark, [*keys, *order[1:]]),
             order=NameList(spark, self._order),

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from braided.errors import UnsupportedError
 from braided.kinds.aggregate.contents import AggregateContents
+from braided.kinds.columnar.contents import ColumnContents
 from braided.kinds.operator.contents import OperatorContents
 from braided.kinds.processor.contents import ProcessorContents
-from braided.store.codec_names import COLUMNS, RECORDS, VARIABLES
+from braided.store.codec_names import ARROW_FIELDS, COLUMNS, RECORDS, VARIABLES
 from braided.store.history.manifest import OperatorMeta
 from braided.tasks.contents import StateReader
 
@@ -18,6 +19,7 @@ _READERS: dict[str, Callable[[str, OperatorMeta], StateReader]] = {
     RECORDS: OperatorContents,
     COLUMNS: AggregateContents,
     VARIABLES: ProcessorContents,
+    ARROW_FIELDS: ColumnContents,
 }
 
 

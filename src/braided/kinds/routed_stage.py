@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
@@ -22,6 +24,8 @@ class RoutedStage(KeyedStage):
 
     task: type[ChannelTask]
     """What runs in every partition."""
+    task_orders_rows: ClassVar[bool] = False
+    """Whether the task puts the rows of a place in order, which Spark then need not do."""
 
     def __init__(
         self,
@@ -35,7 +39,7 @@ class RoutedStage(KeyedStage):
         self._program = program
         self._keys = keys
         self._input = input
-        self._route = Route(keys, setting.meta.slots, setting.order)
+        self._route = Route(keys, setting.meta.slots, setting.order, self.task_orders_rows)
 
     def apply(self, rows: StageInput) -> DataFrame:
         return self._mapped(self._route.apply(rows), rows)
@@ -50,6 +54,6 @@ class RoutedStage(KeyedStage):
     def _task(self, keep_order: bool) -> tuple[ChannelTask, list[str]]:
         setting = self.setting
         spec = TaskSpec(program=self._program, divert=setting.divert, **self._shared(keep_order))
-        order = order_columns(self.order) if keep_order else []
+        order = order_columns(self.order) if keep_order or self.task_orders_rows else []
         names = [*map(quoted, self._input.names), *self._keys.hidden_names()]
         return self.task(spec, setting.reports), [*order, *names, PLACE]

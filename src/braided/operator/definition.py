@@ -24,16 +24,16 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
 from braided.errors import OperatorDefinitionError
 from braided.operator.hints import field_hints
 from braided.operator.merging import Merged, MergeField, merge_fields
-from braided.operator.params import check_param, is_param, param_type
+from braided.operator.params import check_name, check_param, is_param, params_of
+from braided.operator.renaming import Renamed
 from braided.operator.times import as_datetime, as_ms
 from braided.store.records.codec import StateCodec
 from braided.store.records.state_fields import Field
@@ -41,7 +41,7 @@ from braided.store.records.state_fields import Field
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-__all__ = ["HOOKS", "TASK_HOOKS", "Operator", "OperatorType", "renamed", "state_codec"]
+__all__ = ["HOOKS", "TASK_HOOKS", "Operator", "OperatorType", "state_codec"]
 
 HOOKS = ("onRow", "onBatch", "onLeft", "onRight", "onTimer")
 TASK_HOOKS = ("onOpen", "onClose")
@@ -63,7 +63,7 @@ class OperatorType(type):
             if taken in space:
                 raise OperatorDefinitionError(f"{name} defines {taken}: {instead}")
         hints = field_hints(name, space)
-        params = _params_of(name, bases, space, hints)
+        params = params_of(name, bases, space, hints, _OWN_NAMES)
         merges = _merges_of(bases, space)
         fields = _inherited(bases)
         fields.update(_own_fields(name, space, hints, fields))
@@ -111,27 +111,6 @@ _RESERVED = {
     "__getattr__": "state is read from plain fields; remove it",
     "__getattribute__": "state is read from plain fields; remove it",
 }
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class _Renamed:
-    earlier: tuple[str, ...]
-    default: Any
-
-
-def renamed(*earlier: str, default: T) -> T:
-    """The default of a field that had another name, or other names, in checkpoints before.
-
-    level: float = braided.renamed("stored", default=0.0)
-    """
-    if not earlier or not all(isinstance(name, str) and name.isidentifier() for name in earlier):
-        raise OperatorDefinitionError(
-            f"renamed{earlier!r}: it takes the names that the field had, and default=..."
-        )
-    return cast("T", _Renamed(earlier, default))
 
 
 class Operator(metaclass=OperatorType):
@@ -286,31 +265,6 @@ def _inherited(bases: tuple[type, ...]) -> dict[str, Field]:
     return fields
 
 
-def _params_of(
-    name: str, bases: tuple[type, ...], space: dict[str, Any], hints: dict[str, Any]
-) -> dict[str, Any]:
-    """The parameters of a class by name, with their types; values are attributes of the class."""
-    params: dict[str, Any] = {}
-    for base in bases:
-        params = {**getattr(base, "_params", {}), **params}
-    declared = {attribute: param_type(hint) for attribute, hint in hints.items() if is_param(hint)}
-    params.update(declared)
-    for attribute in declared:
-        _check_name(name, attribute)
-        if any(attribute == field.name for base in bases for field in getattr(base, "_fields", ())):
-            raise OperatorDefinitionError(
-                f"{name}.{attribute} is a parameter here and state in a base class; rename one"
-            )
-    for attribute in params.keys() & hints.keys() - declared.keys():
-        raise OperatorDefinitionError(
-            f"{name}.{attribute} is a field of the state here and a parameter in a base class; "
-            "rename one"
-        )
-    for attribute in params.keys() & space.keys():
-        check_param(name, attribute, params, space[attribute])
-    return params
-
-
 def _merges_of(bases: tuple[type, ...], space: dict[str, Any]) -> dict[str, MergeField]:
     """How the fields of a class merge that say so; their defaults are then plain ones."""
     merges: dict[str, MergeField] = {}
@@ -356,20 +310,13 @@ def _is_neutral(how: MergeField, new: Any) -> bool:
         return True
 
 
-def _check_name(name: str, attribute: str) -> None:
-    if attribute in _OWN_NAMES:
-        raise OperatorDefinitionError(
-            f"{name}.{attribute}: this name is Operator's own; choose another"
-        )
-
-
 def _own_fields(
     name: str, space: dict[str, Any], hints: dict[str, Any], inherited: dict[str, Field]
 ) -> Iterator[tuple[str, Field]]:
     for attribute, hint in hints.items():
         if is_param(hint):
             continue
-        _check_name(name, attribute)
+        check_name(name, attribute, _OWN_NAMES)
         if attribute.startswith("_"):
             raise OperatorDefinitionError(
                 f"{name}.{attribute}: a state field can't start with an underscore; rename it, "
@@ -403,7 +350,7 @@ def _refuse_shared(name: str, space: dict[str, Any], params: dict[str, Any]) -> 
 
 
 def _field(name: str, hint: Any, default: Any, earlier: tuple[str, ...] = ()) -> Field:
-    if isinstance(default, _Renamed):
+    if isinstance(default, Renamed):
         return Field(name, hint, default.default, default.earlier)
     return Field(name, hint, default, earlier)
 

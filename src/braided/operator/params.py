@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec.inspect as mi
@@ -22,7 +22,7 @@ import msgspec.inspect as mi
 from braided.errors import OperatorDefinitionError
 from braided.store.records.field_types import misfit, refusal, type_text
 
-__all__ = ["Param", "check_param", "is_param", "param_type"]
+__all__ = ["Param", "check_name", "check_param", "is_param", "param_type", "params_of"]
 
 T = TypeVar("T")
 
@@ -61,6 +61,46 @@ def check_param(operator: str, name: str, params: Mapping[str, Any], value: Any)
         raise OperatorDefinitionError(
             f"{operator}.{name} is a parameter of type {type_text(params[name])}, and "
             f"{value!r:.80} is a {type(value).__name__}"
+        )
+
+
+def params_of(
+    name: str,
+    bases: tuple[type, ...],
+    space: dict[str, Any],
+    hints: dict[str, Any],
+    own_names: Container[str],
+) -> dict[str, Any]:
+    """The parameters of a class by name, with their types; values are attributes of the class.
+
+    `own_names` are not to be had.
+    """
+    params: dict[str, Any] = {}
+    for base in bases:
+        params = {**getattr(base, "_params", {}), **params}
+    declared = {attribute: param_type(hint) for attribute, hint in hints.items() if is_param(hint)}
+    params.update(declared)
+    for attribute in declared:
+        check_name(name, attribute, own_names)
+        if any(attribute == field.name for base in bases for field in getattr(base, "_fields", ())):
+            raise OperatorDefinitionError(
+                f"{name}.{attribute} is a parameter here and state in a base class; rename one"
+            )
+    for attribute in params.keys() & hints.keys() - declared.keys():
+        raise OperatorDefinitionError(
+            f"{name}.{attribute} is a field of the state here and a parameter in a base class; "
+            "rename one"
+        )
+    for attribute in params.keys() & space.keys():
+        check_param(name, attribute, params, space[attribute])
+    return params
+
+
+def check_name(name: str, attribute: str, own_names: Container[str]) -> None:
+    """Refuses the name of a field or parameter that a class has from us."""
+    if attribute in own_names:
+        raise OperatorDefinitionError(
+            f"{name}.{attribute}: this name is Operator's own; choose another"
         )
 
 

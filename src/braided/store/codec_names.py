@@ -5,7 +5,7 @@ A name says how records are read, so it never changes; another encoding gets ano
 
 from __future__ import annotations
 
-__all__ = ["COLUMNS", "RECORDS", "VARIABLES"]
+__all__ = ["ARROW_FIELDS", "COLUMNS", "RECORDS", "VARIABLES"]
 
 RECORDS = "msgpack-1"
 """The typed fields of an Operator: `records/codec.py`."""
@@ -15,3 +15,6 @@ COLUMNS = "columns-1"
 
 VARIABLES = "variables-1"
 """The state variables of a processor: `variables/open_key.py`."""
+
+ARROW_FIELDS = "arrow-fields-1"
+"""The Arrow fields of a ColumnOperator: `columnar/records.py`."""

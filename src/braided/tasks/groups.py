@@ -7,7 +7,7 @@ with whole columns; only a key's bytes are made one by one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -84,9 +84,10 @@ class GroupSource:
         key_positions: Sequence[int],
         width: int,
         grain: Grain,
+        gather: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None = None,
     ) -> None:
         """`width`: how many columns of a row are its own; key positions are counted from them.
-        `grain`: where the task can stop.
+        `grain`: where the task can stop. `gather`: brings rows together before they are grouped.
         """
         spec = channel.spec
         self._channel = channel
@@ -94,6 +95,7 @@ class GroupSource:
         self._key_positions = [spec.first_column + position for position in key_positions]
         self._carried = CarriedColumns(spec.order, spec.keep_order, width, channel.number)
         self._grain = grain
+        self._gather = gather
         self._heavy = HeavyKeys()
         self._cut: Cut | None = None
 
@@ -103,7 +105,8 @@ class GroupSource:
         pieces = Pieces(channel.name, grain)
         self._cut = Cut(chunks, channel.batch.cut, channel.line, pieces)
         split = channel.batch.split.get(channel.name)
-        for chunk in channel.chunks_with_rows(self._cut.through()):
+        rows = channel.chunks_with_rows(self._cut.through())
+        for chunk in rows if self._gather is None else self._gather(rows):
             with channel.meter.sharing():
                 grouped = group_chunk(chunk, self._codec, self._key_positions, bool(split))
                 rows_by_slot = _rows_by_slot(grouped)

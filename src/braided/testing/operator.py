@@ -4,10 +4,10 @@
     assert harness.process([{"id": "a", "value": 12.0}]) == [Row(id="a", value=12.0)]
     assert harness.state("a") == {"stored": 12.0}
 
-What runs is the engine's own task (`kinds/operator/run.py`) on a checkpoint in a temporary
-directory: state is encoded, written, committed and read back between calls, so a value that can't
-be stored fails here as it would live. What there is not is Spark: no sources, no late rows dropped,
-no sinks.
+What runs is the engine's own task (`kinds/operator/run.py`, `kinds/columnar/run.py`), on a
+checkpoint in a temporary directory: state is encoded, written, committed and read back between
+calls, so a value that can't be stored fails here as it would live. What there is not is Spark: no
+sources, no late rows dropped, no sinks.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from pyspark.sql.types import StructType
 
 from braided.control.routing.table import RoutingTable
 from braided.errors import DefinitionError
-from braided.kinds.operator.step import continued_fields
-from braided.kinds.operator.task import begin_run
-from braided.operator.definition import Operator, state_codec
+from braided.operator.columns import ColumnOperator
+from braided.operator.definition import Operator
 from braided.operator.times import as_datetime, as_ms
 from braided.query.checkpoint import fit
 from braided.query.commit import manifest_of
-from braided.store.codec_names import RECORDS
 from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta, View
 from braided.store.history.manifest_log import ManifestLog
@@ -44,7 +42,8 @@ from braided.tasks.outcome import Outcome
 from braided.tasks.output import OutputEncoder
 from braided.tasks.spec import BatchSpec, TaskSpec
 from braided.testing.ddl import parse_schema
-from braided.testing.rows import ANYTHING, ORDER, HarnessProgram, chunk_of, inferred, slot_of
+from braided.testing.kinds import tested_kind
+from braided.testing.rows import ANYTHING, ORDER, AnyProgram, chunk_of, inferred, slot_of
 
 __all__ = ["OperatorHarness"]
 
@@ -59,7 +58,7 @@ class OperatorHarness:
 
     def __init__(
         self,
-        operator: type[Operator],
+        operator: type[Operator] | type[ColumnOperator],
         *,
         key: str | Sequence[str],
         schema: StructType | str | None = None,
@@ -92,7 +91,7 @@ class OperatorHarness:
         self._manifests = ManifestLog(self._files)
         self._flow = uuid.uuid4().hex
         self._view = View.empty()
-        self._program: HarnessProgram | None = None
+        self._program: AnyProgram | None = None
         self._use(operator)
 
     # -- what happens ----------------------------------------------------------------------
@@ -122,7 +121,7 @@ class OperatorHarness:
         self._watermark_ms = _moved(self._watermark_ms, to, "watermark")
         return self._batch([])
 
-    def restart(self, operator: type[Operator] | None = None) -> None:
+    def restart(self, operator: type[Operator] | type[ColumnOperator] | None = None) -> None:
         """Goes on with another class in the place of the operator, as after a new deployment.
 
         Raises CheckpointMismatchError if its fields don't fit the state.
@@ -159,30 +158,29 @@ class OperatorHarness:
 
     # -- how -------------------------------------------------------------------------------
 
-    def _use(self, operator: type[Operator]) -> None:
-        if not (isinstance(operator, type) and issubclass(operator, Operator)):
-            raise DefinitionError("the harness takes a class derived from braided.Operator")
-        operator.check_params()
-        codec = state_codec(operator)
+    def _use(self, operator: type[Operator] | type[ColumnOperator]) -> None:
+        kind = tested_kind(operator)
+        if self._divert and not kind.diverts:
+            raise DefinitionError("onError='divert': a ColumnOperator gets many rows as a whole")
         meta = OperatorMeta(
             ordinal=0,
             slots=SLOTS,
             key=",".join(self._keys),
-            state=codec.describe(),
-            codec=RECORDS,
+            state=kind.describe(),
+            codec=kind.codec,
             time_mode=self._time_mode,
         )
-        continued = partial(continued_fields, self._name, operator)
+        continued = partial(kind.continued, self._name)
         fitted = fit(self._view, {self._name: meta}, {self._name: continued}, None)
         self._meta = fitted[self._name]
-        self._operator = operator
+        self._operator, self._kind = operator, kind
         self._program = None
 
-    def _ready(self) -> HarnessProgram:
+    def _ready(self) -> AnyProgram:
         """The operator with the schemas known by now."""
         if self._program is None:
             rows = self._input or StructType([])
-            self._program = HarnessProgram(
+            self._program = self._kind.program(
                 name=self._name,
                 operator=self._operator,
                 time_mode=self._time_mode,
@@ -223,7 +221,7 @@ class OperatorHarness:
             keep_order=True,
             divert=self._divert,
         )
-        run = begin_run(spec, program, batch, 0)
+        run = self._kind.begin(spec, program, batch)
         try:
             chunks = list(run.process(iter([chunk_of(program, rows, SLOTS)] if rows else [])))
         except BaseException:
@@ -262,11 +260,8 @@ class OperatorHarness:
         stored = self._state().slot(slot_of(encoded, SLOTS)).get(suffix)
         return None if stored is None else unwrap(suffix, stored)[1]
 
-    def _loaded(self, record: bytes) -> tuple[dict[str, Any], tuple[int, ...]]:
-        op = self._operator()
-        codec = state_codec(self._operator).at(self._meta.history)
-        timers = codec.load(op, record)
-        return {field.name: getattr(op, field.name) for field in codec.fields}, timers
+    def _loaded(self, record: bytes) -> tuple[dict[str, Any], list[int]]:
+        return self._kind.fields(record, self._meta.history)
 
 
 def _moved(at_ms: int, to: datetime | timedelta, what: str) -> int:

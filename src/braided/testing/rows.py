@@ -7,19 +7,21 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import LongType, StructField, StructType, _infer_type, _merge_type
 
 from braided.errors import DefinitionError
+from braided.kinds.columnar.program import ColumnProgram
 from braided.kinds.operator.program import Program
 from braided.tasks.columns import PLACE, PLACE_SHIFT, order_columns
 from braided.tasks.output import OutputEncoder
 from braided.tasks.rows import RowFactory
 
-__all__ = ["ANYTHING", "ORDER", "HarnessProgram", "chunk_of", "inferred", "slot_of"]
+__all__ = ["ANYTHING", "ORDER", "AnyProgram", "ColumnHarnessProgram", "HarnessProgram", "chunk_of"]
+__all__ += ["inferred", "slot_of"]
 
 ORDER = 2
 """Order columns of the first operator of a flow: age and sequence."""
@@ -49,13 +51,17 @@ class _Anything(OutputEncoder):
         return [self.encode(table.to_pylist())]
 
 
-@dataclass(frozen=True)
-class HarnessProgram(Program):
-    """An operator whose output is read back right away."""
+class _ReadBack:
+    """What the program of an operator has more, whose output is read back right away."""
+
+    name: str
+    output: StructType
 
     @cached_property
     def encoder(self) -> OutputEncoder:
-        return _Anything(self.name) if self.output is ANYTHING else super().encoder
+        if self.output is ANYTHING:
+            return _Anything(self.name)
+        return OutputEncoder(self.output, self.name)
 
     def given(self, chunks: list[pa.RecordBatch]) -> list[Row]:
         """The rows of a batch, in the order of what caused them."""
@@ -71,7 +77,20 @@ class HarnessProgram(Program):
         return [] if whole is None else list(RowFactory(self.output).rows(whole))
 
 
-def chunk_of(program: Program, rows: list[Any], slots: int) -> pa.RecordBatch:
+@dataclass(frozen=True)
+class HarnessProgram(_ReadBack, Program):
+    """An operator under test."""
+
+
+@dataclass(frozen=True)
+class ColumnHarnessProgram(_ReadBack, ColumnProgram):
+    """A columnar operator under test."""
+
+
+AnyProgram: TypeAlias = HarnessProgram | ColumnHarnessProgram
+
+
+def chunk_of(program: AnyProgram, rows: list[Any], slots: int) -> pa.RecordBatch:
     """Rows as a task gets them: with order and place, brought together by key."""
     encoded = OutputEncoder(program.input, "rows").encode(rows)
     keys = program.keys.encode_batch([encoded.column(i) for i in program.key_positions])

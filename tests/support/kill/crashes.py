@@ -24,7 +24,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from braided.bench.s3_server import S3Server
-from braided.operator.definition import state_codec
 from braided.spark.offset_log import SparkLog
 from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest_log import ManifestLog
@@ -33,6 +32,7 @@ from braided.store.slots.channel_state import ChannelChanges, ChannelState, Snap
 from braided.store.slots.host_directory import host_directory
 from braided.store.slots.key_codec import KeyCodec
 from braided.store.slots.lmdb_cache import Cache
+from braided.testing.kinds import tested_kind
 from support.kill.driver import Job
 from support.kill.operators import OPERATORS
 from support.kill.oracle import InputRow
@@ -260,16 +260,14 @@ class Scene:
         slots = ChannelState(files, cache, name, view.operators[name], SnapshotLimits())
         slots.open_slots(range(view.operators[name].meta.slots))
         keys = KeyCodec(pa.schema([("key", pa.string())]))
-        operator = OPERATORS[self._operator][0]
-        load, lent = state_codec(operator).load, operator()
-        fields = list(operator.__annotations__)
+        kind, history = tested_kind(OPERATORS[self._operator][0]), view.operators[name].meta.history
         records = {}
         for number in range(view.operators[name].meta.slots):
             for suffix, raw in slots.slot(number).scan(b"k"):
-                load(lent, raw)
+                fields, _ = kind.fields(raw, history)
                 [key] = keys.decode(suffix[1:])
                 assert key not in records
-                records[key] = tuple(getattr(lent, field) for field in fields)
+                records[key] = tuple(fields.values())
         assert len(records) == view.operators[name].keys
         return State(records, slots.finish(f"state/{name}/read-only"))
 

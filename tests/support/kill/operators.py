@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import Row
 
 import braided
@@ -30,6 +32,27 @@ class Totals(braided.Operator):
         yield row.id, row.key, self.count, self.total
         if self.count == FORGET_AT:
             self.forget()
+
+
+class ColumnTotals(braided.ColumnOperator):
+    """The same for all keys of a call."""
+
+    count: pa.int64() = 0
+    total: pa.int64() = 0
+
+    def onRows(self, state: pa.Table, rows: pa.Table, index: Any) -> Any:
+        count, total = (state[name].to_numpy().copy() for name in ("count", "total"))
+        amount = rows["amount"].to_numpy()
+        given = {"count": np.zeros(len(index), int), "total": np.zeros(len(index), int)}
+        for turn in braided.turns(index):
+            keys = index[turn]
+            count[keys] += 1
+            total[keys] += amount[turn]
+            given["count"][turn], given["total"][turn] = count[keys], total[keys]
+            forgotten = keys[count[keys] == FORGET_AT]
+            count[forgotten] = total[forgotten] = 0
+        new = {"count": count, "total": total, "remove": count == 0}
+        return new, {"id": rows["id"], "key": rows["key"], **given}
 
 
 class Tokens(braided.Operator):
@@ -75,7 +98,8 @@ class DyingTotals(Totals):
 
 
 TOTALS = "id long, key string, count long, total long"
-OPERATORS: dict[str, tuple[type[braided.Operator], str]] = {
+OPERATORS: dict[str, tuple[Any, str]] = {
+    "columns": (ColumnTotals, TOTALS),
     "totals": (Totals, TOTALS),
     "dying": (DyingTotals, TOTALS),
     "sums": (Sums, TOTALS),

@@ -25,8 +25,8 @@ from braided.store.slots.channel_state import SlotState
 from braided.store.slots.layout import (
     RECORD,
     RECORD_LONG,
-    SUFFIX_BYTES_MAX,
     record_suffix,
+    record_suffixes,
     timer_suffix,
     unwrap,
     wrap,
@@ -134,7 +134,7 @@ class AggregateRun:
         program, width = self._program, len(self._program.groups)
         fields = program.records.fields
         new = [field.read(chunk.column(width + i)) for i, field in enumerate(fields)]
-        suffixes, long_keys = _suffixes(keys)
+        suffixes, long_keys = record_suffixes(keys)
         starts = np.flatnonzero(np.diff(slots, prepend=-1))
         bounds = [*starts.tolist(), len(slots)]
         numbers = slots[starts].tolist()
@@ -275,14 +275,6 @@ class AggregateRun:
         results = [field.write(column) for field, column in fields]
         names = [*program.groups.names, *program.partials.names]
         return pa.RecordBatch.from_arrays([*groups, *results], names=names)
-
-
-def _suffixes(keys: list[bytes]) -> tuple[list[bytes], list[int]]:
-    """Where the records of keys lie, and which of them lie under a digest."""
-    if max(map(len, keys), default=0) < SUFFIX_BYTES_MAX:
-        return [RECORD + key for key in keys], []
-    pairs = [record_suffix(key) for key in keys]
-    return [suffix for suffix, _ in pairs], [i for i, (_, is_long) in enumerate(pairs) if is_long]
 
 
 def _times_us(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:

@@ -11,6 +11,7 @@ from braided.store.slots.layout import record_suffix, timer_suffix, unwrap, wrap
 from braided.store.slots.slot import SlotState
 from braided.tasks.channel import Channel
 from braided.tasks.reports import KeyRecord
+from braided.tasks.split_keys import split_keys_of
 from braided.tasks.user_code import UserCode
 
 __all__ = ["KeyRunner"]
@@ -34,7 +35,7 @@ class KeyRunner:
         """The key that is open."""
         self.slot_number = -1
         self.keys_touched = 0
-        self.split = frozenset(each.key for each in channel.batch.split.get(channel.name, ()))
+        self.split = split_keys_of(channel)
         """Keys whose rows are dealt out to several slots."""
         self.note_key: Callable[[bytes], None] | None = None
         """Who is told of every key that is opened."""
@@ -77,20 +78,6 @@ class KeyRunner:
         self.put_timers(slot, key)
         self.key = None
 
-    def wholes(self) -> tuple[KeyRecord, ...]:
-        """The state, before the batch, of the split keys that this channel has it of."""
-        channel = self._channel
-        here = [
-            each
-            for each in channel.batch.split.get(channel.name, ())
-            if each.channel == channel.number
-        ]
-        channel.state.open_slots({each.slot for each in here})
-        return tuple(
-            KeyRecord(each.key, each.slot, _stored(channel.state.slot(each.slot), each.key))
-            for each in here
-        )
-
     def partials(self) -> tuple[KeyRecord, ...]:
         """What the rows of split keys came to in each share, where they changed anything."""
         return tuple(
@@ -121,9 +108,3 @@ class KeyRunner:
         self.slot_number = slot
         self.code.start()
         return self.slot
-
-
-def _stored(slot: SlotState, key: bytes) -> bytes | None:
-    suffix, _ = record_suffix(key)
-    raw = slot.get(suffix)
-    return None if raw is None else unwrap(suffix, raw)[1]

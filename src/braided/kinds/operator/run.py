@@ -27,6 +27,7 @@ from braided.tasks.order import tags_of_rows
 from braided.tasks.pieces import Grain
 from braided.tasks.rehousing import rehouse_keys
 from braided.tasks.reports import ChannelReport, KeyRecord
+from braided.tasks.split_keys import whole_records
 from braided.tasks.timers import clock_ms, due_timers, timer_tags
 from braided.tasks.user_code import UserCode
 
@@ -62,7 +63,7 @@ class OperatorRun:
     def process(self, chunks: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         spec, program, way = self.channel.spec, self._program, self._way
         rehouse_keys(self.channel)
-        self._wholes = self._keys.wholes()
+        self._wholes = whole_records(self.channel)
         for grouped in self._source.read(chunks):
             with self.channel.meter.sharing():
                 _, begins, ends, slots, keys, key_columns, *_ = grouped

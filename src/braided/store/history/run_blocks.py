@@ -225,10 +225,14 @@ def size_of(suffixes: Iterable[bytes], values: Iterable[bytes | None]) -> int:
 
 
 def _body(keys: list[bytes], values: list[bytes | None]) -> bytes:
-    sizes = np.fromiter(
-        (_REMOVED if value is None else len(value) for value in values), "<u4", len(values)
-    )
-    present = [value for value in values if value]
+    present: list[bytes] = values  # type: ignore[assignment]
+    if None in values:
+        sizes = np.fromiter(
+            (_REMOVED if value is None else len(value) for value in values), "<u4", len(values)
+        )
+        present = [value for value in values if value]
+    else:
+        sizes = _lengths(present).astype("<u4")
     return b"".join((_lengths(keys).astype("<u4").tobytes(), sizes.tobytes(), *keys, *present))
 
 

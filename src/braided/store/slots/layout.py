@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 __all__ = [
     "CHUNK",
@@ -34,6 +34,7 @@ __all__ = [
     "digest",
     "is_timer",
     "record_suffix",
+    "record_suffixes",
     "time_bound",
     "timer_bound",
     "timer_ms",
@@ -90,6 +91,14 @@ def record_suffix(key: bytes) -> tuple[bytes, bool]:
     if len(key) < SUFFIX_BYTES_MAX:
         return RECORD + key, False
     return RECORD_LONG + digest(key), True
+
+
+def record_suffixes(keys: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
+    """Where the records of keys lie, and which of them have to be wrapped."""
+    if max(map(len, keys), default=0) < SUFFIX_BYTES_MAX:
+        return [RECORD + key for key in keys], []
+    pairs = [record_suffix(key) for key in keys]
+    return [suffix for suffix, _ in pairs], [i for i, (_, is_long) in enumerate(pairs) if is_long]
 
 
 def wrap(key: bytes, value: bytes) -> bytes:

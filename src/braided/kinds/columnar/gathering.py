@@ -1,0 +1,82 @@
+"""Rows brought together, so that a call has many keys and each of them with all its rows.
+
+Rows come sorted by place, and those of a key have one. What has the last place of a chunk may go on
+in the next one and waits for it, unless it is too much to wait: then the key's rows come in several
+calls, each with the state that the one before has left.
+
+How much comes together goes by the clock where the task may be told to stop: it is asked between
+calls only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter_ns
+
+import numpy as np
+import pyarrow as pa
+
+__all__ = ["CALL_BYTES", "CALL_ROWS", "WholeKeys"]
+
+CALL_ROWS = 65_536
+CALL_BYTES = 64 << 20
+"""A call has about so many rows or bytes, however many there are."""
+_CALL_NS = 50_000_000
+"""What a call should take where a task may be told to stop."""
+
+_rows_of_newest: dict[str, int] = {}
+"""Rows of a call that the newest task of an operator in this process came to."""
+
+
+class WholeKeys:
+    """Gathers the chunks of one task."""
+
+    def __init__(self, operator: str, can_stop: bool) -> None:
+        self._operator = operator
+        self._can_stop = can_stop
+        self._rows_max = _rows_of_newest.get(operator, 1) if can_stop else CALL_ROWS
+
+    def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        waiting: list[pa.RecordBatch] = []
+        rows = size = 0
+        for chunk in _at_most(chunks):
+            waiting.append(chunk)
+            rows += chunk.num_rows
+            size += chunk.nbytes
+            if rows < self._rows_max and size < CALL_BYTES:
+                continue
+            whole = _joined(waiting)
+            end = _last_place(whole)
+            if end == 0 and (rows >= CALL_ROWS or size >= CALL_BYTES):
+                end = rows
+            if end:
+                yield from self._measured(whole.slice(0, end))
+            rest = whole.slice(end)
+            waiting, rows, size = [rest] if rest.num_rows else [], rest.num_rows, rest.nbytes
+        if waiting:
+            yield from self._measured(_joined(waiting))
+
+    def _measured(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        begun_ns = perf_counter_ns()
+        yield chunk
+        if self._can_stop:
+            took_ns = max(1, perf_counter_ns() - begun_ns)
+            fitting = chunk.num_rows * _CALL_NS // took_ns
+            self._rows_max = _rows_of_newest[self._operator] = max(1, min(fitting, CALL_ROWS))
+
+
+def _at_most(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in chunks that are no larger than a call."""
+    for chunk in chunks:
+        for begin in range(0, chunk.num_rows, CALL_ROWS):
+            yield chunk.slice(begin, CALL_ROWS) if chunk.num_rows > CALL_ROWS else chunk
+
+
+def _joined(chunks: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return chunks[0] if len(chunks) == 1 else pa.concat_batches(chunks)
+
+
+def _last_place(chunk: pa.RecordBatch) -> int:
+    """Where the rows of the last place begin."""
+    places = chunk.column(chunk.num_columns - 1).to_numpy()
+    return int(np.searchsorted(places, places[-1], side="left"))

@@ -1,0 +1,52 @@
+"""One instance of a columnar operator, called for thousands of keys at a time."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from braided.operator.columns import ColumnOperator, column_codec
+from braided.operator.times import as_datetime
+from braided.tasks.spec import BatchSpec
+
+__all__ = ["ColumnRuntime"]
+
+
+class ColumnRuntime:
+    """Runs the hooks of one class for one task."""
+
+    def __init__(
+        self, operator: type[ColumnOperator], batch: BatchSpec, history: tuple[str, ...]
+    ) -> None:
+        """`history`: the versions that the state's fields had in the checkpoint."""
+        self.codec = column_codec(operator).at(history)
+        self.op: Any = operator()  # hooks are the user's, so no type knows them
+        self.op.batchTime = as_datetime(batch.batch_time_ms)
+        if batch.watermark_ms > 0:
+            self.op.watermark = as_datetime(batch.watermark_ms)
+        self._started = False
+
+    def start(self) -> None:
+        """Have `onOpen` called, if there is one and it was not; before the first key."""
+        if not self._started:
+            if hasattr(self.op, "onOpen"):
+                self.op.opened = self.op.onOpen()
+            self._started = True
+
+    def stop(self) -> None:
+        """Have `onClose` called for what `start` opened."""
+        if self._started:
+            self._started = False
+            if hasattr(self.op, "onClose"):
+                self.op.onClose()
+
+    def advice(self, error: BaseException) -> str | None:
+        """A sentence on an error whose own message does not say what to do, or None."""
+        name = type(self.op).__name__
+        missing = re.search(rf"'{re.escape(name)}' object has no attribute '(\w+)'", str(error))
+        if not isinstance(error, AttributeError) or missing is None:
+            return None
+        return (
+            f"state is in columns: read it as state[{missing[1]!r}] and return the new column by "
+            "its name; an instance keeps nothing"
+        )
