@@ -30,8 +30,9 @@ from braided.store.slots.layout import TIMER, timer_parts
 from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.reports import ChannelReport
-from braided.tasks.spec import BatchSpec, Rehousing, SplitKey, TaskSpec
+from braided.tasks.spec import BatchSpec, SplitKey, TaskSpec
 from support.cases import cases
+from support.moved_keys import moved
 
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])
 OUTPUT = StructType([StructField("k", StringType()), StructField("n", LongType())])
@@ -409,8 +410,8 @@ def test_a_key_that_changes_slots_takes_state_and_due_along(tmp_path: Path) -> N
     line = Line(Acts, str(tmp_path))
     line.batch(chunks_of([("a", REMIND)], 10))
     [key] = line.program.keys.encode_batch([pa.array(["a"])])
-    moved = {"acts": {0: [Rehousing(key, slot_of("a"), 3)]}}
-    given, _ = line.batch([], now_ms=50, rehoused=moved)
+    moves = {"acts": moved([(key, slot_of("a"), 3)])}
+    given, _ = line.batch([], now_ms=50, moves=moves)
     assert given == [{"k": "a", "n": -11}]
     fields, timers = line.stored()
     assert fields["a"]["n"] == 1001 and not timers
