@@ -27,6 +27,7 @@ __all__ = ["main"]
 _WITH_OWN_ARGUMENTS = {"demo": "braided.cli.demo", "cluster": "braided.cli.cluster"}
 _STATE = "braided.cli.show_state"
 _IMPORT = "braided.cli.import_state"
+_PLAN = "braided.cli.plan"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,6 +64,8 @@ def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
         return int(importlib.import_module(_STATE).main(arguments))
     if arguments.command == "import-state":
         return int(importlib.import_module(_IMPORT).main(arguments))
+    if arguments.command == "plan":
+        return int(importlib.import_module(_PLAN).main(arguments))
     return _bench(arguments.name, as_json=arguments.json, quick=arguments.quick)
 
 
@@ -93,6 +96,13 @@ def _parser() -> argparse.ArgumentParser:
         "of Braided's that is then started with the new checkpoint goes on from that state.",
     )
     _import_arguments(imports)
+    plan = commands.add_parser(
+        "plan",
+        help="plan by rows of the past which keys should be on one host",
+        description="Counts with Spark which keys occur together, and says which host each should "
+        "be on. A query starts with what is written to DIR by .option('braided.routing', DIR).",
+    )
+    _plan_arguments(plan)
     bench = commands.add_parser(
         "bench",
         help="measure Braided against what Spark has",
@@ -185,6 +195,32 @@ def _import_arguments(parser: argparse.ArgumentParser) -> None:
         "--operator", metavar="ID", type=int, default=0, help="which stateful operator; else 0"
     )
     parser.add_argument("--slots", metavar="N", type=int, default=256, help="else 256")
+
+
+def _plan_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="ROWS",
+        required=True,
+        help="a table, or files of Parquet, JSON, CSV or ORC",
+    )
+    parser.add_argument(
+        "--keys",
+        required=True,
+        metavar="A,B",
+        help="the key columns of operators that follow each other; a+b for a key of two columns",
+    )
+    parser.add_argument("--hosts", metavar="N", type=int, required=True)
+    parser.add_argument("--names", metavar="X,Y", help="of the operators; else of their columns")
+    parser.add_argument("--out", metavar="DIR", help="where to write a Parquet file for each")
+    parser.add_argument(
+        "--imbalance", metavar="A", type=float, default=1.03, help="that hosts may have (1.03)"
+    )
+    parser.add_argument(
+        "--pairs", metavar="N", type=int, default=1_000_000, help="the most that count (1,000,000)"
+    )
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
 
 
 def _bench(name: str, *, as_json: bool, quick: bool) -> int:

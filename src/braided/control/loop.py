@@ -193,6 +193,10 @@ class Controller:
             {name: change.whole for name, change in repin.items() if change.whole},
         )
 
+    def locality(self) -> dict[str, Any] | None:
+        """What is known of locality, for the progress; None where nobody asks for it."""
+        return None if self._locality is None else self._locality.shown()
+
     def keys_due(self) -> Mapping[str, set[bytes]]:
         """The keys whose slots by hash `locate` has to know, by operator; none where it is not time
         to look at locality. They are looked up elsewhere, because hashes are Spark's.

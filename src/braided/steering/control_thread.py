@@ -235,12 +235,14 @@ class ControlThread:
             self._same_batch.learn(sample, cycle.view, batch.slot_loads, prices)
         self._log((*cycle.events, *guard.take()))
         self._note(cycle, {event.decision for event in foreseen})
+        locality = self._controller.locality()
         self._say(
             batch.outcome.batch,
             {
                 **self.summary(),
                 "latencyP95Ms": _ms(cycle.view.latency_p95_s),
                 "operators": self._shown(cycle),
+                **({} if locality is None else {"locality": locality}),
             },
         )
         self.memory = json.dumps(

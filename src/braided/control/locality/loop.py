@@ -111,6 +111,19 @@ class LocalityLoop:
             return view
         return replace(view, anchor=anchor)
 
+    def shown(self) -> dict[str, Any]:
+        """What the progress says of it."""
+        halves = [half for each in self._windows.values() for half in (each.older, each.newer)]
+        shown: dict[str, Any] = {
+            "batches": self._batches,
+            "rowsCounted": int(sum(half.total for half in halves)),
+            "pairs": sum(len(half.weight) for half in halves),
+        }
+        if self.plan is not None:
+            shown["expected"] = round(self.plan.expected, 4)
+            shown["before"] = round(self.plan.now.locality, 4)
+        return shown
+
     def due(self) -> dict[str, set[bytes]]:
         """The keys that a plan needs the slots of, by operator; none before the period is over."""
         if self._batches < self.rule.period_batches:
