@@ -59,13 +59,14 @@ MAY_IMPORT: dict[str, str] = {
     "api": "errors store control orders migrate options operator dict_functions spark tasks flow"
     " kinds worker_daemon sinks inspect query",
     "import_state": "errors store spark kinds",
+    "plan_routing": "control spark query",
     "testing": "errors failpoints store control operator spark tasks flow kinds query api",
     FACE: "errors release operator dict_functions api testing",
     "workloads": f"operator {PACKAGE}",
-    "bench": f"errors store control sim operator spark tasks flow worker_daemon query workloads"
-    f" {PACKAGE}",
-    "cli": "errors store control sim spark kinds inspect api import_state workloads bench"
-    f" {PACKAGE}",
+    "bench": f"errors store control sim operator spark tasks flow worker_daemon query plan_routing"
+    f" workloads {PACKAGE}",
+    "cli": "errors store control sim spark kinds inspect api import_state plan_routing workloads"
+    f" bench {PACKAGE}",
 }
 """Each package and module of the top level, low to high, and what it may import."""
 
