@@ -10,12 +10,13 @@ next (`sim/correlated.py`). The same rows go through four ways to say where a ke
 - `worst`: the offline table with each part of the hashtags on the host after that of its locations.
 
 Rows carry `padding_kb` from one operator to the other, and Spark does not compress what it
-shuffles, so that bytes are those of rows. A period is judged by its second half, when the table
+shuffles, so that bytes are those of rows. A period is judged by its last third, when the table
 that was made of the period before is in effect: on rows that came after it was made. `locality` is
 the share of rows whose two keys are on one host by the tables in effect; bytes are what Spark
 says of the shuffle between the two operators. `imbalance` is the rows of the busiest host over
 the mean, of either operator. `prediction_error` is the most that a promised locality was off.
-`hot_path_cost` is what counting pairs takes of the time that the first operator needs for a row.
+`hot_path_cost` is what counting pairs takes, of the time that the first operator needs for a row
+with the least padding.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from braided.control.routing.table import RoutingTable
 from braided.flow.route import pin_hashes
 from braided.plan_routing import plan_parts
 from braided.sim.correlated import CorrelatedPairs
+from braided.spark.executors import SparkExecutors
 from braided.spark.shuffle_bytes import ReadBytes, ShuffleBytes
 from braided.tasks.key_pairs import KeyPairs, PairSetting, PairTarget
 
@@ -71,7 +73,7 @@ class LocalitySize:
     paddings_kb: tuple[int, ...] = (0, 4, 12)
     modes: tuple[str, ...] = _MODES
     periods: int = 4
-    batches: int = 10
+    batches: int = 12
     rows: int = 2_000
     pairs: CorrelatedPairs = _PAIRS
 
@@ -79,9 +81,14 @@ class LocalitySize:
     def files(self) -> int:
         return self.periods * self.batches
 
+    def judged(self, period: int) -> range:
+        """The batches that a period is judged by; the last one has the next decision behind it."""
+        last = (period + 1) * self.batches - 1
+        return range(last - self.batches // 3, last)
+
 
 _FULL = LocalitySize()
-_QUICK = LocalitySize(paddings_kb=(12,), modes=("hash", "online"), periods=3, batches=6, rows=1_500)
+_QUICK = LocalitySize(paddings_kb=(12,), modes=("hash", "online"), periods=3, batches=9, rows=1_500)
 
 
 class ByLocation(braided.Operator):
@@ -144,6 +151,7 @@ def measure(
     last = size.paddings_kb[-1]
     by_mode = {case["mode"]: case for case in cases if case["padding_kb"] == last}
     plain, ours = by_mode["hash"], by_mode["online"]
+    counting_us = _counting_us()
     promises = [p for case in cases for p in case["promises"] if p["came"] is not None]
     return {
         "locality_hash": plain["locality"],
@@ -153,7 +161,8 @@ def measure(
         "imbalance": max(case["imbalance"] for case in cases if case["mode"] == "online"),
         "imbalance_hash": plain["imbalance"],
         "prediction_error": max((abs(p["expected"] - p["came"]) for p in promises), default=None),
-        "hot_path_cost": _hot_path_cost(plain["busy_us_per_row"]),
+        "hot_path_cost": round(counting_us / cases[0]["busy_us_per_row"], 4),
+        "counting_us_per_row": round(counting_us, 3),
         "identical": all(case["identical"] for case in cases),
         "cases": cases,
     }
@@ -234,22 +243,26 @@ class _Run:
         self._input = self._home / "in"
         self._input.mkdir(parents=True)
         self._shown = 0
+        self._query: Any = None
         self._shuffled = ShuffleBytes(spark)
 
     def measure(self) -> dict[str, Any]:
+        executors = SparkExecutors(self._spark)
+        executors.request(_HOSTS)
+        self._await(lambda: len({each.host for each in executors.observed()}) == _HOSTS)
         self._start()
         read: list[ReadBytes] = []
         tables = []
         try:
             for period in range(self._size.periods):
-                first = period * self._size.batches
-                self._process(first + self._size.batches // 2)
+                judged = self._size.judged(period)
+                self._process(judged.start)
                 self._shuffled.since_last()
                 # Tables that wait for state to come are in effect by now, and none is due yet.
                 tables.append(dict(self._query.routing()))
-                self._process(first + self._size.batches - 1)
+                self._process(judged.stop)
                 read.append(self._shuffled.since_last())
-                self._process(first + self._size.batches)
+                self._process((period + 1) * self._size.batches)
         finally:
             self._query.stop()
         return self._case(read, tables)
@@ -286,7 +299,7 @@ class _Run:
     def _await(self, is_so: Callable[[], bool]) -> None:
         end_s = time.monotonic() + _PATIENCE_S
         while not is_so():
-            if not self._query.isActive:
+            if self._query is not None and not self._query.isActive:
                 raise self._query.exception() or RuntimeError("the query ended by itself")
             if time.monotonic() > end_s:
                 raise TimeoutError(f"{self._mode}: no batch within {_PATIENCE_S:.0f} s")
@@ -296,18 +309,12 @@ class _Run:
         self, read: list[ReadBytes], tables: Sequence[Mapping[str, RoutingTable]]
     ) -> dict[str, Any]:
         batches = self._batches()
-        half, whole = self._size.batches // 2, self._size.batches
         judged = [
-            self._judge(each, period * whole + half, (period + 1) * whole - 1)
-            for period, each in enumerate(tables)
+            self._judge(each, self._size.judged(period)) for period, each in enumerate(tables)
         ]
         # The first period is before anything was known to anybody.
         later = range(1, self._size.periods)
-        measured = [
-            batches[n]
-            for period in later
-            for n in range(period * whole + half, (period + 1) * whole - 1)
-        ]
+        measured = [batches[n] for period in later for n in self._size.judged(period)]
         times_ms = [float(each["durationMs"]["triggerExecution"]) for each in measured]
         operators = [each["braided"]["operators"]["by_location"] for each in measured]
         busy_ms = [sum(each["busyMs"]) for each in operators]
@@ -325,13 +332,11 @@ class _Run:
             "identical": self._is_right(),
         }
 
-    def _judge(
-        self, tables: Mapping[str, RoutingTable], first: int, last: int
-    ) -> tuple[float, float]:
+    def _judge(self, tables: Mapping[str, RoutingTable], batches: range) -> tuple[float, float]:
         """The share of rows that stay on their host, and the busiest host's over the mean."""
         at = []
         for number, name in enumerate(("by_location", "by_hashtag")):
-            keys = self._rows.of(first, last)[number]
+            keys = self._rows.of(batches.start, batches.stop)[number]
             at.append(_hosts_of(tables[name], keys, self._rows.hashes[number]))
         loads = [np.unique(each, return_counts=True)[1] for each in at]
         imbalance = max(float(load.max()) * _HOSTS / load.sum() for load in loads)
@@ -382,8 +387,8 @@ def _hosts_of(
     return np.array(table.hosts)[table.slots[slots]][number]
 
 
-def _hot_path_cost(busy_us_per_row: float) -> float:
-    """What counting takes for a row, over what the operator takes for it."""
+def _counting_us() -> float:
+    """What counting pairs takes for a row, in microseconds."""
     rows, keys = 200_000, 5_000
     random = np.random.default_rng(3)
     schema = pa.schema([("hashtag", pa.int64())])
@@ -399,4 +404,4 @@ def _hot_path_cost(busy_us_per_row: float) -> float:
             pairs.emitted(chunk.slice(first, 10_000), first)
         pairs.reports()
         taken.append(time.perf_counter() - begun_s)
-    return round(1e6 * min(taken) / rows / busy_us_per_row, 4)
+    return 1e6 * min(taken) / rows
