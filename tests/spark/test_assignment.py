@@ -4,7 +4,6 @@ a query that starts with what a file says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +20,12 @@ from braided.control.routing.table import RoutingTable
 from braided.errors import OptionError
 from braided.query.first_routing import slots_of_parts
 from braided.store.slots.channel_state import ChannelState, SnapshotLimits
+from support.assigned_operators import Adds
 from support.reassigning import Reassigner
 from support.stream_harness import Lab, committed_view, manifests_of
 
 SCHEMA = "k string, n bigint"
 KEYS = [f"key {number}" for number in range(40)]
-
-
-class Adds(braided.Operator):
-    """Counts, and says so when its timer fires; starts with what it is given."""
-
-    n: int = 0
-    told: int = 0
-
-    def onRow(self, row: Any) -> Iterator[tuple[str, int]]:
-        self.n += 1
-        self.setTimer(self.currentBatchTimestamp + 1)
-        yield row.k, self.n
-
-    def onTimer(self, fired: Any) -> Iterator[tuple[str, int]]:
-        self.told += 1
-        return iter(())
 
 
 def is_where_the_table_says(lab: Lab, query: Any, name: str) -> int:
