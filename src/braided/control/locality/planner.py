@@ -92,12 +92,14 @@ def plan_locality(
     present = _Candidates(given, whole, prices)
     rows = held_rows(past.counted, held)
     # Where keys are now is known of all of them, and was not fitted to any row.
-    now = forecast(held_rows(present.counted, held), present.now_host, present.room)
+    now = forecast(
+        held_rows(present.counted, held), present.now_host, present.room, present.counted.costs
+    )
     if now is None:
         return None
     plans = []
     for how in ("anew", "by single keys"):
-        judged = forecast(rows, past.hosts(how), past.room)
+        judged = forecast(rows, past.hosts(how), past.room, past.counted.costs)
         if judged is not None:
             plans.append(_plan(given, present, how, now, judged, prices, record or Record()))
     return max(plans, key=lambda plan: (plan.gain.pays, plan.gain.net_s), default=None)
