@@ -117,7 +117,9 @@ def _plan(
     host_of = made.hosts(how)
     assignments, moved_keys, moved_bytes = _assign(given, made, host_of)
     expected = record.corrected(promised.locality)
-    after = replace(promised, closeness=promised.closeness + expected - promised.locality)
+    # That more came than was promised is no gain over the table of now, of which more came as well.
+    less = min(0.0, expected - promised.locality)
+    after = replace(promised, closeness=promised.closeness + less)
     gain = weigh_gain(
         now,
         after,
