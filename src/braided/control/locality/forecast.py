@@ -21,7 +21,7 @@ import numpy as np
 from braided.control.locality.graph import HostRoom, Numbers
 from braided.control.routing.table import Loads
 
-__all__ = ["Forecast", "HeldOut", "Record", "forecast"]
+__all__ = ["Forecast", "HeldOut", "KeyCosts", "Record", "forecast"]
 
 _REMEMBERED = 4
 
@@ -51,8 +51,25 @@ class Forecast:
     """The share of rows of which the table knows both keys."""
 
 
-def forecast(held_out: Sequence[HeldOut], host_of: Numbers, room: HostRoom) -> Forecast | None:
-    """What keys on these hosts come to; None where nothing was held out."""
+@dataclass(frozen=True, eq=False)
+class KeyCosts:
+    """What keys cost in time: a row of each, and all keys that are known, by operator."""
+
+    row_s: Loads
+    total: Loads
+
+
+def forecast(
+    held_out: Sequence[HeldOut],
+    host_of: Numbers,
+    room: HostRoom,
+    costs: KeyCosts | None = None,
+) -> Forecast | None:
+    """What keys on these hosts come to; None where nothing was held out.
+
+    With costs, balance is that of time: known keys have what they cost, in the shares that held-out
+    rows say, and all others what the hosts have of them now. Without, a row is a row.
+    """
     total = sum(float(each.weight.sum()) for each in held_out)
     if total <= 0:
         return None
@@ -66,10 +83,18 @@ def forecast(held_out: Sequence[HeldOut], host_of: Numbers, room: HostRoom) -> F
         known += float(each.weight[(here >= 0) & (there >= 0)].sum())
         local += _together(each, here, there, spread, same)
         close += _together(each, here, there, spread, room.closeness)
-        for operator, host in zip(each.operators, (here, there), strict=True):
+        for side, (operator, host) in enumerate(zip(each.operators, (here, there), strict=True)):
             found = host >= 0
-            loads[operator] += np.bincount(host[found], each.weight[found], room.hosts)
-            loads[operator] += float(each.weight[~found].sum()) * spread[operator]
+            weight = each.weight[found]
+            if costs is not None:
+                weight = weight * costs.row_s[each.keys[found, side]]
+            else:
+                loads[operator] += float(each.weight[~found].sum()) * spread[operator]
+            loads[operator] += np.bincount(host[found], weight, room.hosts)
+    if costs is not None:
+        seen = loads.sum(axis=1)
+        scale = np.divide(costs.total, seen, out=np.zeros_like(seen), where=seen > 0)
+        loads = room.fixed + loads * scale[:, None]
     parts = room.capacity * loads.sum(axis=1, keepdims=True)
     filled = np.divide(loads, parts, out=np.zeros_like(loads), where=parts > 0)
     return Forecast(local / total, close / total, max(1.0, float(filled.max())), known / total)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from braided.control.locality.forecast import HeldOut
+from braided.control.locality.forecast import HeldOut, KeyCosts
 from braided.control.locality.graph import HostRoom, KeyGraph, Numbers
 from braided.control.locality.seats import host_numbers
 from braided.control.locality.statistics import PairSummary
@@ -36,6 +36,7 @@ class CountedKeys:
     state_bytes: Loads
     hash_slot: Numbers
     now_slot: Numbers
+    costs: KeyCosts
 
     def of(self, operator: int) -> slice:
         return slice(self.first[operator], self.first[operator] + len(self.keys[operator]))
@@ -101,13 +102,14 @@ def counted_keys(
             if a in here and b in there:
                 ends.append((here[a], there[b]))
                 weights.append(weight * scale)
-    loads, sizes, homes, nows = [], [], [], []
+    loads, sizes, homes, nows, per_row = [], [], [], [], []
     for name in operators:
         home = np.array([hash_slots[name][key] for key in known[name]], dtype=np.int64)
         at = entries[name]
         now = np.array([at.get(key, hash_slots[name][key]) for key in known[name]], dtype=np.int64)
         key_rows = np.array([rows[name][key] for key in known[name]])
         loads.append(_key_loads(views[name], now, key_rows))
+        per_row.append(loads[-1] / np.maximum(key_rows, 1e-12))
         per_key = views[name].state_bytes / np.maximum(views[name].keys, 1.0)
         sizes.append(per_key[now])
         homes.append(home)
@@ -127,6 +129,10 @@ def counted_keys(
         np.concatenate(sizes) if sizes else np.zeros(0),
         np.concatenate(homes) if homes else np.zeros(0, dtype=np.int64),
         np.concatenate(nows) if nows else np.zeros(0, dtype=np.int64),
+        KeyCosts(
+            np.concatenate(per_row) if per_row else np.zeros(0),
+            np.array([float(each.sum()) for each in loads]),
+        ),
     )
 
 

@@ -92,12 +92,14 @@ def plan_locality(
     present = _Candidates(given, whole, prices)
     rows = held_rows(past.counted, held)
     # Where keys are now is known of all of them, and was not fitted to any row.
-    now = forecast(held_rows(present.counted, held), present.now_host, present.room)
+    now = forecast(
+        held_rows(present.counted, held), present.now_host, present.room, present.counted.costs
+    )
     if now is None:
         return None
     plans = []
     for how in ("anew", "by single keys"):
-        judged = forecast(rows, past.hosts(how), past.room)
+        judged = forecast(rows, past.hosts(how), past.room, past.counted.costs)
         if judged is not None:
             plans.append(_plan(given, present, how, now, judged, prices, record or Record()))
     return max(plans, key=lambda plan: (plan.gain.pays, plan.gain.net_s), default=None)
@@ -115,7 +117,9 @@ def _plan(
     host_of = made.hosts(how)
     assignments, moved_keys, moved_bytes = _assign(given, made, host_of)
     expected = record.corrected(promised.locality)
-    after = replace(promised, closeness=promised.closeness + expected - promised.locality)
+    # That more came than was promised is no gain over the table of now, of which more came as well.
+    less = min(0.0, expected - promised.locality)
+    after = replace(promised, closeness=promised.closeness + less)
     gain = weigh_gain(
         now,
         after,
