@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -389,6 +391,41 @@ def test_a_mask_says_which_rows_the_output_came_from(tmp_path: Path) -> None:
         (0, "a", 5),
         (2, "a", 1),
     ]
+
+
+def test_times_without_a_zone_are_utc_in_numpy_and_local_in_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Times(braided.ColumnOperator):
+        n: pa.int64() = 0
+
+        def onRows(self, state: Any, rows: Any, index: Any) -> Any:
+            assert self.batchTime == np.datetime64(3_600_000_000, "us")
+            return {"due": answers[self.keys["k"][0].as_py()]}
+
+        def onDue(self, state: Any, due: Any) -> None:
+            """Never asked."""
+
+    noon = datetime(2024, 1, 1, 12)
+    answers = {
+        "a": np.array([noon], "datetime64[us]"),
+        "bb": [noon],
+        "ccc": pa.array([noon.replace(tzinfo=UTC)]),
+        "dddd": [noon.replace(tzinfo=timezone(timedelta(hours=1)))],
+    }
+    monkeypatch.setenv("TZ", "Etc/GMT-3")
+    time.tzset()
+    try:
+        line = Line(Times, str(tmp_path))
+        for key in answers:
+            line.batch(chunks_of([(key, 1)], 1), now_ms=3_600_000, due=False)
+        _, timers = line.stored()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    utc_ms = int(noon.replace(tzinfo=UTC).timestamp() * 1000)
+    hour = 3_600_000
+    assert timers == {"a": utc_ms, "bb": utc_ms - 3 * hour, "ccc": utc_ms, "dddd": utc_ms - hour}
 
 
 def test_turns_have_each_key_once_and_its_rows_in_order() -> None:

@@ -156,9 +156,11 @@ class LmdbHistories(Histories):
         elif what == "an environment":
             cache.drop(1)
         else:
-            environment = cache._open(2)
-            with environment.lmdb.begin(write=True) as transaction:
-                cache_module._evict(environment, transaction, 0)
+            # As all that the cache does: a process that has just restarted may still have it open.
+            with cache._guarded(2):
+                environment = cache._open(2)
+                with environment.lmdb.begin(write=True) as transaction:
+                    cache_module._evict(environment, transaction, 0)
 
     @rule()
     def process_restarts(self) -> None:

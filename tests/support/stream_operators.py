@@ -202,7 +202,7 @@ class ColumnAlarms(braided.ColumnOperator):
     def onRows(self, state: pa.Table, rows: pa.Table, index: Any) -> Any:
         last = np.r_[index[1:] != index[:-1], True]
         v = rows["v"].to_numpy()[last]
-        now_ms = int(self.batchTime.timestamp() * 1000)
+        now_ms = int(self.batchTime.astype("datetime64[ms]").astype(int))
         keys = zip(*(column.to_pylist() for column in self.keys.columns), strict=True)
         due = [
             _due_ms(key, each, now_ms, before)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -287,3 +288,68 @@ def test_decimals_and_nested_values_come_as_they_would_live() -> None:
         Price, key="id", input="id int, offers array<decimal(10,2)>", schema="best decimal(10,2)"
     )
     assert harness.process([(1, [Decimal("1.50"), Decimal("2.25")])]) == [Row(best=Decimal("2.25"))]
+
+
+class Visits(braided.ColumnOperator):
+    gap: braided.Param[timedelta] = timedelta(minutes=30)
+    clicks: pa.int64() = 0
+    pages: pa.list_(pa.string()) = []  # noqa: RUF012
+
+    def onRows(self, state: pa.Table, rows: pa.Table, index: Any) -> Any:
+        clicks = state["clicks"].to_numpy() + np.bincount(index)
+        pages = state["pages"].to_pylist()
+        for key, page in zip(index, rows["page"].to_pylist(), strict=True):
+            pages[key] = [*pages[key], page]
+        due = np.full(len(clicks), self.batchTime + self.gap)
+        return {"clicks": clicks, "pages": pages, "due": due}
+
+    def onDue(self, state: pa.Table, due: pa.ChunkedArray) -> Any:
+        gone = {"user": self.keys["user"], "clicks": state["clicks"]}
+        return {"remove": np.ones(len(due), bool)}, gone
+
+
+class LongVisits(Visits):
+    clicks: pa.int64() = braided.renamed("hits", default=0)
+    since: pa.string() = "before"
+
+
+def test_columnar_operators_have_state_times_and_new_versions() -> None:
+    harness = OperatorHarness(Visits, key="user", schema="user string, clicks long", now=NOON)
+    rows = [{"user": "u", "page": "/"}, {"user": "v", "page": "/"}, {"user": "u", "page": "/a"}]
+    assert harness.process(rows) == []
+    assert harness.state("u") == {"clicks": 2, "pages": ["/", "/a"]}
+    assert harness.timers("u") == [NOON + timedelta(minutes=30)]
+    assert sorted(key.user for key in set(harness.keys())) == ["u", "v"]
+    harness.restart(LongVisits)
+    harness.advanceTime(timedelta(minutes=20))
+    assert harness.process([{"user": "v", "page": "/b"}]) == []
+    assert harness.state("v") == {"clicks": 2, "pages": ["/", "/b"], "since": "before"}
+    assert harness.advanceTime(timedelta(minutes=10)) == [Row(user="u", clicks=2)]
+    assert harness.state("u") is None and harness.timers("u") == []
+    with pytest.raises(CheckpointMismatchError, match="none of the fields"):
+
+        class Other(braided.ColumnOperator):
+            other: pa.int64() = 0
+
+            def onRows(self, state: Any, rows: Any, index: Any) -> None:
+                """Nothing."""
+
+        harness.restart(Other)
+    with pytest.raises(DefinitionError, match="many rows as a whole"):
+        OperatorHarness(Visits, key="user", onError="divert")
+
+
+def test_an_error_of_a_columnar_operator_leaves_everything_as_it_was() -> None:
+    class Fails(braided.ColumnOperator):
+        n: pa.int64() = 0
+
+        def onRows(self, state: Any, rows: Any, index: Any) -> Any:
+            if -1 in rows["v"].to_pylist():
+                return {"n": ["one"] * len(state)}
+            return {"n": state["n"].to_numpy() + np.bincount(index)}
+
+    harness = OperatorHarness(Fails, key="k")
+    harness.process([{"k": "a", "v": 1}])
+    with pytest.raises(StateValueError, match=r"'Fails'.*'n'.*int64.*Row\(k='a'\)"):
+        harness.process([{"k": "a", "v": -1}])
+    assert harness.state("a") == {"n": 1}

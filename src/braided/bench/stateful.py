@@ -125,14 +125,13 @@ def measure(place: Arena, case: StatefulCase, progress: Progress) -> dict[str, A
     name = f"{case.rows}-{case.keys}"
     inputs = _inputs(place, name, case)
     fewer = _first(place, f"{name}-native", inputs, case.native)
+    fewest = _first(place, f"{name}-onrow", inputs, case.onrow)
     sides = [
         _StatefulSide("native", _native, case.native, fewer),
         _StatefulSide("braided", _braided, case.braided, inputs),
-        _StatefulSide(
-            "onrow", _onrow, case.onrow, _first(place, f"{name}-onrow", inputs, case.onrow)
-        ),
+        _StatefulSide("onrow", _onrow, case.onrow, fewest),
         _StatefulSide("columnar", _columnar, case.columnar, inputs),
-        _StatefulSide("noop", _noop, case.columnar, inputs),
+        _StatefulSide("noop", _noop, case.onrow, fewest),
     ]
     for turn in range(case.rounds):
         for side in sides if turn % 2 == 0 else reversed(sides):

@@ -1,4 +1,4 @@
-"""The kinds of keyed steps: operators, processors, aggregates, a folder each.
+"""The kinds of keyed steps: operators, columnar ones, processors, aggregates, a folder each.
 
 A kind fulfils `KeyedStep` of `flow/step.py` with a step, a stage, a task, a run and a program. It
 may use `flow`, `tasks`, `operator` and what is below them. Who names a kind: `api`, which makes the

@@ -18,7 +18,6 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -130,10 +129,10 @@ class ColumnOperator(metaclass=ColumnOperatorType):
     keys: pa.Table
     """The grouping columns, a row for each key of the call."""
 
-    batchTime: datetime
-    """The batch's processing time: local time without a zone, as in Spark's Rows."""
+    batchTime: np.datetime64
+    """The batch's processing time, in UTC as columns of times are in NumPy."""
 
-    watermark: datetime | None
+    watermark: np.datetime64 | None
     """The event time before which no more rows are expected; None without a watermark."""
 
     opened: Any

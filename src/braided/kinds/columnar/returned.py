@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,8 +91,11 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, np.ndarray):
         return _from_numpy(values, kind)
     if not isinstance(values, pa.Array | pa.ChunkedArray):
-        # Not as the type at once: that would cut off what is behind the point of a float.
-        values = values.to_arrow() if hasattr(values, "to_arrow") else pa.array(values)
+        if hasattr(values, "to_arrow"):
+            values = values.to_arrow()
+        else:
+            # Not as the type at once: that would cut off what is behind the point of a float.
+            values = pa.array(_zoned(values) if _has_zone(kind) else values)
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
         if isinstance(values, pa.ChunkedArray):
@@ -101,6 +105,20 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(kind) and pa.types.is_integer(values.type):
         raise ValueError("a time is a timestamp or a datetime64, not a number")
     return values.cast(kind)
+
+
+def _has_zone(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) and kind.tz is not None
+
+
+def _zoned(values: Any) -> Any:
+    """Python's datetimes without a zone are local time, as everywhere in Spark's Python."""
+    if not isinstance(values, list | tuple):
+        return values
+    return [
+        each.astimezone(UTC) if isinstance(each, datetime) and each.tzinfo is None else each
+        for each in values
+    ]
 
 
 def _from_numpy(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
+
 from braided.operator.columns import ColumnOperator, column_codec
-from braided.operator.times import as_datetime
 from braided.tasks.spec import BatchSpec
 
 __all__ = ["ColumnRuntime"]
@@ -21,9 +22,9 @@ class ColumnRuntime:
         """`history`: the versions that the state's fields had in the checkpoint."""
         self.codec = column_codec(operator).at(history)
         self.op: Any = operator()  # hooks are the user's, so no type knows them
-        self.op.batchTime = as_datetime(batch.batch_time_ms)
+        self.op.batchTime = _in_utc(batch.batch_time_ms)
         if batch.watermark_ms > 0:
-            self.op.watermark = as_datetime(batch.watermark_ms)
+            self.op.watermark = _in_utc(batch.watermark_ms)
         self._started = False
 
     def start(self) -> None:
@@ -50,3 +51,7 @@ class ColumnRuntime:
             f"state is in columns: read it as state[{missing[1]!r}] and return the new column by "
             "its name; an instance keeps nothing"
         )
+
+
+def _in_utc(ms: int) -> np.datetime64:
+    return np.datetime64(ms * 1000, "us")

@@ -1,5 +1,5 @@
 """The kind of step that an `Operator` class makes.
 
 A task lends one instance to key after key and keeps their records (`store/records`). It uses
-neither of the other kinds.
+none of the other kinds.
 """

@@ -17,7 +17,6 @@ import msgspec
 from braided import failpoints
 from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorVersion
-from braided.store.history.run_blocks import size_of
 from braided.store.history.runs import RunFile, write_changelog, write_snapshot
 from braided.store.slots.cache_port import SlotCache, Tag, Undo, Update, address_of
 from braided.store.slots.catch_up import Opened, Opener
@@ -238,13 +237,13 @@ def _traits_digest(left: list[_Left], traits: Traits) -> str:
 
 
 def _logged(state: SlotState, changes: Changes, digest: str, carried: int) -> Update:
-    suffixes, values, olds, keys_added, bytes_added = changes
+    suffixes, values, olds, keys_added, bytes_added, size = changes
     before = state.tag
     tag = Tag(
         digest,
         before.keys + keys_added,
         before.bytes + bytes_added,
-        carried + size_of(suffixes, values),
+        carried + size,
     )
     undo = Undo(before, suffixes, olds)
     return Update(state.address, before.digest, tag, suffixes, values, undo)

@@ -24,6 +24,8 @@ class Changes(NamedTuple):
     olds: list[bytes | None]
     keys_added: int
     bytes_added: int
+    size: int
+    """Of the suffixes and new values, in bytes."""
 
 
 def changes_of(
@@ -36,7 +38,8 @@ def changes_of(
         suffixes = list(compress(suffixes, differs))
         values = list(compress(values, differs))
         olds = list(compress(olds, differs))
-    return Changes(suffixes, values, olds, *_growth(suffixes, values, olds))
+    growth = _growth(suffixes, values, olds)
+    return Changes(suffixes, values, olds, *growth, size_of(suffixes, values))
 
 
 def _growth(
