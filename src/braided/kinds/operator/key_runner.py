@@ -33,6 +33,8 @@ class KeyRunner:
         """The key that is open."""
         self.slot_number = -1
         self.keys_touched = 0
+        self.row: Any = None
+        """The last row of the key, for the error of a value that can't be stored."""
         self.split = frozenset(each.key for each in channel.batch.split.get(channel.name, ()))
         """Keys whose rows are dealt out to several slots."""
         self._partials: dict[tuple[bytes, int], bytes | None] = {}
@@ -99,9 +101,7 @@ class KeyRunner:
         try:
             return self.runtime.close()
         except StateValueError as error:
-            batch = self._channel.batch.batch
-            where = f"key {self.runtime.op.key!r}, batch {batch}, which is not committed"
-            raise StateValueError(f"{error} ({where})") from None
+            raise self.code.failure(error, self.runtime.op.key, self.row) from None
 
     def put_timers(self, slot: SlotState, key: bytes) -> None:
         """Writes the timers of the key whose record was taken last."""
