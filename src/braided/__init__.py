@@ -9,7 +9,7 @@ from braided.release import VERSION
 
 if TYPE_CHECKING:
     from braided.api.connect import connect
-    from braided.api.dead_letters import deadLetters
+    from braided.api.dead_letters import deadLetters, lateRows
     from braided.api.grouped import GroupedStream
     from braided.api.query import ElasticQuery
     from braided.api.state import StateSource, state, stateDiff
@@ -31,6 +31,7 @@ __all__ = [
     "Stream",
     "connect",
     "deadLetters",
+    "lateRows",
     "managed",
     "merged",
     "renamed",
@@ -54,6 +55,7 @@ _HOME = {
     "managed": "braided.dict_functions.decorator",
     "start": "braided.api.writer",
     "deadLetters": "braided.api.dead_letters",
+    "lateRows": "braided.api.dead_letters",
     "merged": "braided.operator.merging",
     "renamed": "braided.operator.definition",
     "state": "braided.api.state",

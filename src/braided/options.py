@@ -62,6 +62,8 @@ class Options:
     order_preserving: bool = False
     order_by: str | None = None
     on_error: str = "fail"
+    late: str = "drop"
+    drop_operators: tuple[str, ...] = ()
     cache_dir: str | None = None
     cache_max_bytes: int | None = None
     scale: str | ScalePolicy | None = None
@@ -327,6 +329,7 @@ _SECONDS = _Kind(
 )
 _COLUMN = _Kind("the name of a column", _parse_column)
 _ON_ERROR = _one_of("fail", "divert")
+_LATE = _one_of("drop", "divert")
 _PLACEMENT = _one_of("on", "naive", "off")
 _SAME_BATCH = _one_of("auto", "on", "off")
 _SCALE = _Kind(
@@ -409,6 +412,21 @@ _TABLE = (
         _ON_ERROR,
         "what becomes of a row whose operator raises: the query fails, or the row goes to "
         "`braided.deadLetters`",
+    ),
+    _Option(
+        "dropOperators",
+        "drop_operators",
+        _NAMES,
+        "operators of the checkpoint that the flow has no more: their state is dropped, and can be "
+        "read as long as batches that had it are retained",
+        default="none",
+    ),
+    _Option(
+        "late",
+        "late",
+        _LATE,
+        "what becomes of a row that the watermark has passed: it is counted and dropped, or goes "
+        "to `braided.lateRows` as well",
     ),
     _Option(
         "cache.dir",

@@ -18,6 +18,7 @@ from braided.spark.source_log import Entry, SourceLog
 from braided.store.durable.lease import Lease
 from braided.store.history.manifest import (
     FORMAT,
+    FORMAT_WITH_MERGED,
     FORMAT_WITHOUT_MERGED,
     Manifest,
     OperatorPart,
@@ -108,6 +109,8 @@ def manifest_of(
 ) -> Manifest:
     """The manifest that makes an outcome true on top of a view."""
     operators = {}
+    # The flow was fitted to the checkpoint: what it lacks is dropped on purpose.
+    dropped = tuple(sorted(view.operators.keys() - outcome.tables.keys()))
     carry = list(outcome.fed_back)
     for name, reports in outcome.reports.items():
         operators[name] = _part(name, outcome, view, reports)
@@ -122,13 +125,24 @@ def manifest_of(
         operators=operators,
         outputs=outcome.outputs,
         carry=tuple(carry),
-        dead=tuple(r.dead for rs in outcome.reports.values() for r in rs if r.dead is not None),
+        dead=(
+            *(r.dead for rs in outcome.reports.values() for r in rs if r.dead is not None),
+            *outcome.diverted,
+        ),
         extra={} if memory is None else {CONTROL: memory},
         offsets=offsets,
         sources=sources,
-        format=FORMAT if outcome.merged else FORMAT_WITHOUT_MERGED,
+        dropped=dropped,
+        format=_format(outcome, dropped),
     )
     return to_full(view, delta) if full or view.batch < 0 else delta
+
+
+def _format(outcome: Outcome, dropped: tuple[str, ...]) -> int:
+    """The oldest format that has all that the manifest needs."""
+    if dropped:
+        return FORMAT
+    return FORMAT_WITH_MERGED if outcome.merged else FORMAT_WITHOUT_MERGED
 
 
 def _part(name: str, outcome: Outcome, view: View, reports: list[ChannelReport]) -> OperatorPart:

@@ -25,6 +25,7 @@ from braided.query.commit import CONTROL, Committer
 from braided.query.counting import Counting, countable
 from braided.query.cutting import Cutter, open_cutter
 from braided.query.engine import BatchSteps, Engine
+from braided.query.figures import Figures
 from braided.query.first_states import FirstStates
 from braided.query.gate import Gate
 from braided.query.migrating import Migrations
@@ -37,6 +38,7 @@ from braided.query.version import Version
 from braided.sinks.base import Sink, SinkSetting
 from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
 from braided.spark.executors import local_cores, local_cpus
+from braided.spark.filled_progress import FilledProgress
 from braided.spark.offset_log import SparkLog
 from braided.spark.query_handle import BatchCall, QueryHandle
 from braided.spark.source_log import SourceLog
@@ -190,7 +192,7 @@ def _open_checkpoint(
         outputs = newest.outputs
     go_by_class = {step.name: step.goes_by_class for step in flow.steps}
     kept = {name: operator.meta for name, operator in view.operators.items()}
-    flow = replace(flow, known_as=known_names(view, go_by_class), kept=kept)
+    flow = replace(flow, known_as=known_names(view, go_by_class, options.drop_operators), kept=kept)
     metas, imported = _fit(flow, view, files, options)
     return OpenCheckpoint(
         location=location,
@@ -228,7 +230,7 @@ def _fit(
     }
     continued = {step.name: step.continued for step in flow.steps}
     slots_asked = options.slots if "slots" in options.given else None
-    fitted = fit(view, metas, continued, slots_asked)
+    fitted = fit(view, metas, continued, slots_asked, options.drop_operators)
     imported = {}
     for step in flow.steps:
         if step.name in view.operators:
@@ -296,6 +298,7 @@ def _assemble(
         divert,
         placed,
         cutter.address,
+        options.late == "divert",
     )
     commands, reserve = Commands(version.tables, bell), Reserve(spark)
     transition = open_transition(
@@ -382,10 +385,12 @@ def _assemble(
     arriving = [step.arriving for step in flow.steps]
     engine = Engine(
         checkpoint.location,
+        flow,
         version,
         steps,
         arriving,
         progress,
+        Figures(FilledProgress(spark, bell), handle, outputs),
         gate,
         handle,
         control,

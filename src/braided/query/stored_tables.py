@@ -50,6 +50,8 @@ class StoredHistory:
         for name, part in manifest.operators.items():
             if part.table is not None:  # a delta has those that are new
                 self._tables[name] = _table_of_part(part, part.table, self._tables.get(name))
+        for name in manifest.dropped:
+            self._tables.pop(name, None)
         self.history = self.history.noting(manifest.batch, self._tables)
 
 

@@ -1,26 +1,17 @@
 """Frames whose partitions run on hosts of our choice.
 
 PySpark has no way to say where the reader of a shuffle should run. An RDD can: a class that wraps
-another and names preferred hosts is all it takes. It is written in Java below, compiled when it is
-first needed by the compiler that Spark has for its own generated code, and added to the session's
-jars, from where executors get it.
+another and names preferred hosts is all it takes (`java_classes.py` compiles it).
 """
 
 from __future__ import annotations
 
-import atexit
-import os
-import tempfile
-import threading
-import zipfile
 from collections.abc import Sequence
-from typing import Any
-from weakref import WeakKeyDictionary
 
 from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from braided.spark.jvm import java_class
+from braided.spark.java_classes import java_object
 from braided.spark.worker_process import EXECUTOR_PROPERTY
 
 __all__ = ["PlacedFrames"]
@@ -80,19 +71,12 @@ public class PlacedRDD extends RDD {{
 }}
 """
 
-_lock = threading.Lock()
-_makers: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
-
 
 class PlacedFrames:
     """Places frames of a SparkContext; made once it is known that its JVM can do it."""
 
     def __init__(self, spark: SparkSession) -> None:
-        with _lock:
-            context = spark.sparkContext
-            if context not in _makers:
-                _makers[context] = _compiled(spark)
-            self._maker = _makers[context]
+        self._maker = java_object(spark, _SOURCE, f"{_NAME}$Maker", ships=True).result()
 
     def place(self, frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
         """The frame's rows, partition for partition, each computed on its host if that is there;
@@ -110,32 +94,3 @@ class PlacedFrames:
         numbers = context.parallelize(range(len(places)), len(places))
         placed = self._maker.apply(numbers._jrdd.rdd(), " ".join(places))
         return RDD(placed.toJavaRDD(), context, numbers._jrdd_deserializer)
-
-
-def _compiled(spark: SparkSession) -> Any:
-    """What makes a PlacedRDD of another RDD and its hosts."""
-    context = spark.sparkContext
-    jvm: Any = context._jvm
-    compiler = java_class(jvm, "org.codehaus.janino.SimpleCompiler")()
-    thread = java_class(jvm, "java.lang.Thread").currentThread()
-    compiler.setParentClassLoader(thread.getContextClassLoader())
-    compiler.cook(_SOURCE)
-    classes = compiler.getBytecodes()
-    number, path = tempfile.mkstemp(prefix="braided-placed-", suffix=".jar")
-    os.close(number)
-    atexit.register(_remove, path)  # executors that come later still fetch it
-    with zipfile.ZipFile(path, "w") as jar:
-        for name in classes.keySet().toArray():
-            jar.writestr(f"{name.replace('.', '/')}.class", bytes(classes.get(name)))
-    session: Any = spark._jsparkSession
-    session.sessionState().resourceLoader().addJar(path)
-    loader = session.sharedState().jarClassLoader()
-    no_types = context._gateway.new_array(java_class(jvm, "java.lang.Class"), 0)  # type: ignore[union-attr]
-    no_values = context._gateway.new_array(java_class(jvm, "java.lang.Object"), 0)  # type: ignore[union-attr]
-    maker = loader.loadClass(f"{_NAME}$Maker").getDeclaredConstructor(no_types)
-    return maker.newInstance(no_values)
-
-
-def _remove(path: str) -> None:
-    if os.path.exists(path):
-        os.remove(path)

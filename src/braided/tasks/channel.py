@@ -64,6 +64,7 @@ class Channel:
         self.meter = SlotMeter()
         self.rows_in = 0
         self.bytes_in = 0
+        self.rows_late = 0
 
     @classmethod
     def open(cls, spec: ChannelSpec, name: str, batch: BatchSpec, number: int) -> Self:
@@ -132,8 +133,9 @@ class Channel:
         begun_ns = meter.worked_ns()
         changes = self.state.finish(f"state/{self.name}/{self.attempt}", traits)
         carried = carry()
+        commit_ns = meter.worked_ns() - begun_ns
         changed = [(slot.slot, meter.rows.get(slot.slot, 0)) for slot in changes.slots]
-        meter.charge(changed, meter.worked_ns() - begun_ns)
+        meter.charge(changed, commit_ns)
         slots = tuple(
             SlotReport(
                 slot=slot.slot,
@@ -176,6 +178,10 @@ class Channel:
             waited_ns=changes.waited_ns,
             holds_watermark=self.line.holds_watermark,
             cpu_ns=meter.cpu_ns(),
+            rows_updated=changes.rows_updated,
+            rows_removed=changes.rows_removed,
+            rows_late=self.rows_late,
+            commit_ns=commit_ns,
         )
 
 

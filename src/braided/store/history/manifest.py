@@ -30,6 +30,7 @@ from braided.store.history.slot_sets import decode_slots
 __all__ = [
     "FORMAT",
     "FORMAT_WITHOUT_MERGED",
+    "FORMAT_WITH_MERGED",
     "CarryFile",
     "DeadFile",
     "DeadList",
@@ -47,12 +48,14 @@ __all__ = [
     "to_full",
 ]
 
-FORMAT = 3
+FORMAT = 4
 """The newest format that this Braided reads. Since 2, runs have an index, full manifests pack what
 is older, and many dead files are named in lists; 1 is read too. In 3, changelogs of merged keys
-follow those of tasks; a manifest that has none is written as 2.
+follow those of tasks; in 4, operators are dropped. A manifest that has neither is written as 2, so
+that Braided as it was before reads it.
 """
 
+FORMAT_WITH_MERGED = 3
 FORMAT_WITHOUT_MERGED = 2
 
 Table = npt.NDArray[np.int32]
@@ -173,6 +176,8 @@ class Manifest(msgspec.Struct, frozen=True):
     format: int = FORMAT_WITHOUT_MERGED
     dead_lists: tuple[DeadList, ...] = ()  # in a full manifest all that there are; in a delta none
     sources: tuple[SourceEntry, ...] = ()  # in a full manifest all that are needed
+    dropped: tuple[str, ...] = ()
+    """Operators that the flow had up to the batch before, and has no more."""
 
 
 class OperatorVersion:
@@ -357,6 +362,8 @@ class View:
                 assert part.meta is not None  # problems() has looked
                 before = OperatorVersion.empty(part.meta)
             operators[name] = before.apply(part, manifest.full, fresh)
+        for name in manifest.dropped:
+            operators.pop(name, None)
         dead = manifest.dead if manifest.full else (*self.dead, *manifest.dead)
         lists = manifest.dead_lists if manifest.full else self.dead_lists
         sources = manifest.sources if manifest.full else (*self.sources, *manifest.sources)
@@ -450,7 +457,10 @@ def problems(view: View, manifest: Manifest) -> list[str]:
         reasons.append(f"batch {manifest.batch} does not follow batch {view.batch}")
     if view.batch >= 0 and manifest.flow != view.flow:
         reasons.append(f"flow {manifest.flow} is not flow {view.flow}")
-    if manifest.full and not view.operators.keys() <= manifest.operators.keys():
+    named = manifest.operators.keys() | set(manifest.dropped)
+    if manifest.operators.keys() & set(manifest.dropped):
+        reasons.append("an operator is dropped and goes on")
+    if manifest.full and not view.operators.keys() <= named:
         reasons.append("a full manifest must name every operator")
     if manifest.full and _dead_named(manifest) < _dead_named(view):
         reasons.append("a full manifest must name every file of diverted rows")
