@@ -9,7 +9,7 @@ from braided.release import VERSION
 
 if TYPE_CHECKING:
     from braided.api.connect import connect
-    from braided.api.dead_letters import deadLetters
+    from braided.api.dead_letters import deadLetters, lateRows
     from braided.api.grouped import GroupedStream
     from braided.api.query import ElasticQuery
     from braided.api.state import StateSource, state, stateDiff
@@ -34,6 +34,7 @@ __all__ = [
     "Stream",
     "connect",
     "deadLetters",
+    "lateRows",
     "managed",
     "matrix",
     "merged",
@@ -61,6 +62,7 @@ _HOME = {
     "start": "braided.api.writer",
     "deadLetters": "braided.api.dead_letters",
     "matrix": "braided.operator.columns",
+    "lateRows": "braided.api.dead_letters",
     "merged": "braided.operator.merging",
     "renamed": "braided.operator.renaming",
     "state": "braided.api.state",

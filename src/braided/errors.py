@@ -55,6 +55,7 @@ __all__ = [
     "UnsupportedError",
     "WorkerLostError",
     "WorkerPythonError",
+    "start_anew",
 ]
 
 
@@ -141,9 +142,15 @@ class OperatorError(BatchError):
 class OutputSchemaError(BatchError, TypeError):
     """A row that an operator gave out does not fit the declared schema."""
 
+    is_located = False
+    """Whether it says itself which row that is."""
+
 
 class StateValueError(BatchError, TypeError):
     """A value put into a state field does not fit the field's type."""
+
+    is_located = False
+    """Whether it says itself of which key that is."""
 
 
 class WorkerLostError(BatchError):
@@ -156,3 +163,11 @@ class ChannelMissingError(BatchError):
 
 class NondeterministicBatchError(BatchError):
     """Two attempts of one channel of one batch produced different results."""
+
+
+def start_anew(operator: str) -> str:
+    """What helps where an operator can't go on with the state that its checkpoint has."""
+    return (
+        f"give the operator another name and drop the state of this one with "
+        f'.option("braided.dropOperators", "{operator}"), or use a new checkpointLocation'
+    )

@@ -63,6 +63,8 @@ class Options:
     order_preserving: bool = False
     order_by: str | None = None
     on_error: str = "fail"
+    late: str = "drop"
+    drop_operators: tuple[str, ...] = ()
     cache_dir: str | None = None
     cache_max_bytes: int | None = None
     scale: str | ScalePolicy | None = None
@@ -353,6 +355,7 @@ _ZONES = _Kind(
     _parse_zones,
     lambda zones: ",".join(f"{host}={zone}" for host, zone in zones.items()),
 )
+_LATE = _one_of("drop", "divert")
 _PLACEMENT = _one_of("on", "naive", "off")
 _SAME_BATCH = _one_of("auto", "on", "off")
 _SCALE = _Kind(
@@ -443,6 +446,21 @@ _TABLE = (
         "files that say which keys a new query has together ([control](docs/control.md)); one that "
         "goes on keeps to its own",
         default="none: keys are where their hashes say",
+    ),
+    _Option(
+        "dropOperators",
+        "drop_operators",
+        _NAMES,
+        "operators of the checkpoint that the flow has no more: their state is dropped, and can be "
+        "read as long as batches that had it are retained",
+        default="none",
+    ),
+    _Option(
+        "late",
+        "late",
+        _LATE,
+        "what becomes of a row that the watermark has passed: it is counted and dropped, or goes "
+        "to `braided.lateRows` as well",
     ),
     _Option(
         "cache.dir",

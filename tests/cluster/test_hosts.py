@@ -21,7 +21,7 @@ from braided.errors import (
     WorkerPythonError,
 )
 from braided.hosts import opening, probe
-from braided.spark import compiled_classes, placed_frames
+from braided.spark import java_classes, placed_frames
 from braided.spark.executors import SparkExecutors
 from support.cluster_operators import INPUT, OUTPUT, Sums, expected_sums
 from support.reassigning import Reassigner
@@ -290,7 +290,7 @@ def test_where_channels_can_not_be_placed_the_query_runs_and_the_log_says_so(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(placed_frames, "_SOURCE", "this is no Java")
-    monkeypatch.setattr(compiled_classes, "_makers", {})
+    monkeypatch.setattr(java_classes, "_made", {})
     flow = Flow(lab)
     assert "cluster" not in flow.run(2)[-1]
     said = [record.getMessage() for record in caplog.records if record.name == "braided"]

@@ -111,7 +111,7 @@ def _without_times(report: ChannelReport) -> ChannelReport:
     slots = tuple(msgspec.structs.replace(slot, busy_ns=0) for slot in report.slots)
     log = report.log and msgspec.structs.replace(report.log, name="")
     return msgspec.structs.replace(
-        report, attempt="", busy_ns=0, waited_ns=0, cpu_ns=None, slots=slots, log=log
+        report, attempt="", busy_ns=0, waited_ns=0, commit_ns=0, cpu_ns=None, slots=slots, log=log
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from braided.errors import CheckpointMismatchError
+from braided.errors import CheckpointMismatchError, OptionError
 from braided.query.checkpoint import fit, known_names
 from braided.store.history.manifest import OperatorMeta, OperatorVersion, View
 from braided.store.records.codec import StateCodec
@@ -63,3 +63,15 @@ def test_whatever_else_has_changed_is_not_guessed(
 ) -> None:
     assert known_names(_view(*before), now) == {}
     assert not caplog.messages
+
+
+def test_an_operator_is_dropped_on_purpose_only(caplog: pytest.LogCaptureFixture) -> None:
+    view, metas = _view("a", "b"), {"a": META}
+    continued = {"a": lambda kept: kept}
+    with pytest.raises(CheckpointMismatchError, match=r'braided.dropOperators", "b"'):
+        fit(view, metas, continued, None)
+    assert fit(view, metas, continued, None, ("b", "never")) == metas
+    assert "operator 'b' is dropped with its state, 0 keys." in caplog.text
+    with pytest.raises(OptionError, match="names 'a', which is in the flow"):
+        fit(view, metas, continued, None, ("a", "b"))
+    assert known_names(view, {"c": True}, ("b",)) == {"c": "a"}

@@ -159,6 +159,23 @@ def test_a_change_that_loses_something_is_refused_and_does_no_harm(lab: Lab) -> 
     feed.add([("a", 2)])
     lab.run(flow(feed, 1), "noop")
     assert lab.state(flow(feed, 1)) == {("a",): {"count": 2, "sum": 3}}
+    _check_dropped(lab, feed, source.apply(Totals, SCHEMA).name("anew"))
+
+
+def _check_dropped(lab: Lab, feed: Feed, anew: braided.Stream) -> None:
+    """The advice of the error that refuses a changed type leads somewhere."""
+    with pytest.raises(CheckpointMismatchError, match=r'"braided.dropOperators", "Totals"'):
+        lab.start(anew, "noop")
+    before = committed_view(lab.checkpoint).batch
+    feed.add([("b", 3)])
+    with lab.running(anew, "noop", dropOperators="Totals") as query:
+        query.processAllAvailable()
+        assert list(query.routing()) == ["anew"]
+    assert list(committed_view(lab.checkpoint).operators) == ["anew"]
+    lab.run(anew, "noop", dropOperators="Totals")  # the option may stay
+    # The state is there as long as the batches that had it are.
+    old = braided.state(lab.checkpoint, lab.spark, "Totals", version=before)
+    assert [(row.key.k, row.state["count"]) for row in old.collect()] == [("a", 2)]
 
 
 def other() -> type[braided.Operator]:

@@ -53,7 +53,10 @@ def test_it_answers_as_sparks_query_does(lab: Lab, capsys: pytest.CaptureFixture
     assert set(query.status) == {"message", "isDataAvailable", "isTriggerActive"}
     first_id, first_run = query.id, query.runId
     query.explain()
-    assert "Physical Plan" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "(2) operator 'Totals' by k: 2 channels, 256 slots, epoch 0 <- 1" in shown
+    assert "sink noop[1] <- 2" in shown
+    assert "MapInArrow" in shown.partition("plan of the newest batch")[2]
     query.stop()
     query.stop()  # again is no harm
     assert not query.isActive

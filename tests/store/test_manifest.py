@@ -193,6 +193,22 @@ def test_live_files_are_those_in_a_chain(batches) -> None:
     assert operator.live_files() == named == view.live_files()
 
 
+def test_a_dropped_operator_is_gone_from_its_batch_on_and_its_files_with_the_views_before() -> None:
+    before = View.empty().apply(first(run(0, "log", [0, 1])))
+    name = next(iter(before.operators))
+    for drops in (
+        Manifest("f", 1, False, "w", 0, 0, {}, dropped=(name,)),
+        to_full(before, Manifest("f", 1, False, "w", 0, 0, {}, dropped=(name,))),
+    ):
+        after = before.apply(drops)
+        assert not after.operators and not after.live_files()
+        # What comes after needs to know no more of it.
+        assert not after.apply(Manifest(before.flow, 2, True, "w", 0, 0, {})).operators
+    assert before.live_files()
+    with pytest.raises(CheckpointCorruptError, match="must name every operator"):
+        before.apply(Manifest(before.flow, 1, True, "w", 0, 0, {}))
+
+
 def test_carry_is_live_only_in_its_own_batch() -> None:
     carried = CarryFile("op", "carry/0-x.arrow", "d", 3)
     view = View.empty().apply(msgspec.structs.replace(first(), carry=(carried,)))

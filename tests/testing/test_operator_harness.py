@@ -98,17 +98,35 @@ def test_a_value_that_cannot_be_stored_fails_as_it_would_live() -> None:
         def onRow(self, row: Any) -> None:
             self.total = "much"  # type: ignore[assignment]
 
-    with pytest.raises(StateValueError, match=r"Bad\.total holds 'much'"):
+    with pytest.raises(StateValueError, match=r"^Bad\.total holds 'much'") as caught:
         OperatorHarness(Bad, key="id").process([{"id": 1}])
+    _check_located(caught.value, "key:   Row(id=1)", "row:   Row(id=1)", "in ", "Bad")
+
+
+def _check_located(error: Exception, *parts: str) -> None:
+    """What is wrong stands in the first line, then with what, and where the code is."""
+    first, *others = str(error).splitlines()
+    assert "which does not fit" in first or "expected" in first or "returned" in first
+    for part in (*parts, 'File "', ", line "):
+        assert any(part in line for line in others), (part, str(error))
 
 
 def test_output_is_checked_against_a_schema_that_is_given() -> None:
     harness = OperatorHarness(Threshold, key="id", schema="id string, value double")
     assert harness.process(rows(("a", 20.0))) == [Row(id="a", value=20.0)]
-    with pytest.raises(OutputSchemaError, match="output column 'value': expected int"):
+    with pytest.raises(OutputSchemaError, match="output column 'value': expected int") as caught:
         OperatorHarness(Threshold, key="id", schema="id string, value int").process(
             rows(("a", 20.5))
         )
+    _check_located(caught.value, "row:   {'id': 'a', 'value': 20.5}")
+
+    class Single(braided.Operator):
+        def onRow(self, row: Any) -> Any:
+            return "x"
+
+    with pytest.raises(OutputSchemaError, match=r"Single\.onRow returned str") as caught:
+        OperatorHarness(Single, key="id", schema="id string").process([{"id": "a"}])
+    _check_located(caught.value, "key:   Row(id='a')", "row:   Row(id='a')", "Single")
 
 
 def test_an_operator_that_cannot_travel_is_refused() -> None:

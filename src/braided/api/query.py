@@ -115,7 +115,10 @@ class ElasticQuery:
         self._raise_if_fenced()
 
     def explain(self, extended: bool = False) -> None:
-        self._query.explain(extended)
+        """Prints the flow, with the channels and slots of each operator, and Spark's plan of the
+        newest batch for each sink; `extended` with the logical plans, as Spark does.
+        """
+        self._engine.explain(extended)
 
     def exception(self) -> StreamingQueryException | None:
         error = self._query.exception()

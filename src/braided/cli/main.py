@@ -60,6 +60,8 @@ def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
         return _simulate(arguments)
     if arguments.command == "replay":
         return _replay(arguments)
+    if arguments.command == "decisions":
+        return _decisions(arguments)
     if arguments.command == "state":
         return int(importlib.import_module(_STATE).main(arguments))
     if arguments.command == "import-state":
@@ -89,6 +91,16 @@ def _parser() -> argparse.ArgumentParser:
         description="Shows the committed state of a query, which may be running.",
     )
     _state_arguments(state)
+    decisions = commands.add_parser(
+        "decisions",
+        help="tell what a query's controller decided, why, and why not",
+        description="Prints the decisions of a query, which may be running, the oldest first: with "
+        "their reasons, what came of them, and what limits operators that would have other "
+        "channels.",
+    )
+    decisions.add_argument("checkpoint", metavar="CHECKPOINT", help="its checkpointLocation")
+    decisions.add_argument("--follow", action="store_true", help="go on as more come")
+    decisions.add_argument("--json", action="store_true", help="a line of JSON each")
     imports = commands.add_parser(
         "import-state",
         help="bring the state of a native transformWithState into a new checkpoint",
@@ -136,7 +148,7 @@ def _add_simulator(commands: Any) -> None:
         "log", metavar="EVENTLOG", help="the file of events, or the checkpoint that has it"
     )
     replay.add_argument(
-        "--max-channels", type=int, default=64, help="that a policy may take per operator (64)"
+        "--max-channels", type=int, help="that a policy may take per operator; else the query's"
     )
     for parser, needed in ((simulate, False), (replay, True)):
         parser.add_argument(
@@ -173,6 +185,12 @@ def _replay(arguments: argparse.Namespace) -> int:
         plot=arguments.plot,
         channels_max=arguments.max_channels,
     )
+
+
+def _decisions(arguments: argparse.Namespace) -> int:
+    from braided.cli.decisions import decisions_command
+
+    return decisions_command(arguments.checkpoint, json=arguments.json, follow=arguments.follow)
 
 
 def _state_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from braided.cli.report import as_json, as_text
-from braided.control.events import EventLogError, read
+from braided.control.events import Event, EventLogError, Started, read
 from braided.control.policy import BalancePolicy, Limits, ScalePolicy
 from braided.control.registry import balance_policy, policy_names, scale_policy
 from braided.control.settings import Settings
@@ -20,6 +20,8 @@ from braided.store.durable.open_store import open_store
 
 __all__ = ["CommandError", "replay_command", "simulate_command"]
 
+_CHANNELS_MAX = 64
+"""That a policy may take, where a log does not say."""
 _LINES = 40
 """Lines of a table that a person is shown; a plot has them all."""
 
@@ -41,7 +43,7 @@ def simulate_command(
 
 
 def replay_command(
-    log: str, policies: Sequence[str], *, json: bool, plot: str | None, channels_max: int
+    log: str, policies: Sequence[str], *, json: bool, plot: str | None, channels_max: int | None
 ) -> int:
     """Replays an event log with other policies and shows both."""
     scale, balance = _policies(policies)
@@ -52,10 +54,11 @@ def replay_command(
             location /= "braided/events.jsonl"
         directory, _, name = location.text.rpartition("/")
         lines = bytes(open_store(directory).get(name)).splitlines(keepends=True)
-        recording = read_recording(read(lines))
+        events = list(read(lines))
+        recording = read_recording(events)
     except (OSError, EventLogError) as error:
         raise CommandError(f"the event log {log} can't be replayed: {error}") from None
-    chosen = Settings(limits=Limits(channels_max=channels_max))
+    chosen = Settings(limits=_bounds(events, channels_max))
     settings = Settings(
         scale=scale or chosen.scale, balance=balance or chosen.balance, limits=chosen.limits
     )
@@ -69,6 +72,15 @@ def replay_command(
     _shown(fields, result, json=json)
     _plotted(plot, f"{log} with {', '.join(policies)}", result)
     return 0
+
+
+def _bounds(events: Sequence[Event], channels_max: int | None) -> Limits:
+    """Those of the query as it was started last, unless others are asked for."""
+    started = next((event for event in reversed(events) if isinstance(event, Started)), None)
+    if started is None:  # a log of an earlier version
+        return Limits(channels_max=_CHANNELS_MAX if channels_max is None else channels_max)
+    most = started.channels_max if channels_max is None else channels_max
+    return Limits(channels_min=min(started.channels_min, most), channels_max=most)
 
 
 def _policies(names: Sequence[str]) -> tuple[ScalePolicy | None, BalancePolicy | None]:

@@ -17,6 +17,7 @@ import numpy as np
 from braided.control.routing.table import Loads
 
 __all__ = [
+    "FACTORS",
     "Counted",
     "CountingSwitched",
     "CutShort",
@@ -25,10 +26,12 @@ __all__ = [
     "EventLogError",
     "Failed",
     "Judged",
+    "Limited",
     "Located",
     "Measured",
     "Migrated",
     "Planned",
+    "Started",
     "encode",
     "pack_loads",
     "read",
@@ -103,7 +106,9 @@ class Planned(msgspec.Struct, frozen=True, tag="planned"):
 
 
 class Judged(msgspec.Struct, frozen=True, tag="judged"):
-    """What came of a decision: effective, ineffective, or superseded by somebody else's table."""
+    """What came of a decision: effective, ineffective, or superseded by somebody else's table;
+    unjudged, and `why`, where nothing was promised that could be measured.
+    """
 
     batch: int
     operator: str
@@ -114,6 +119,49 @@ class Judged(msgspec.Struct, frozen=True, tag="judged"):
     expected: float | None
     observed: float | None
     held_until: int | None = None
+    why: str = ""
+
+
+class Limited(msgspec.Struct, frozen=True, tag="limited"):
+    """An operator that would have other channels, or whose input waits, and keeps what it has after
+    this batch: by what, in a word and in a sentence. `wished` is what its policy asked for.
+    """
+
+    batch: int
+    operator: str
+    factor: str  # one of FACTORS
+    why: str
+    channels: int
+    wished: int
+    congestion: float
+
+
+FACTORS = {
+    "hot key": "one key keeps a channel busy",
+    "cores": "as many channels run as there are cores for",
+    "sink": "what comes after the operator takes no more",
+    "overhead": "batches are short of time for other things than rows",
+    "bounds": "braided.channels.min and .max, or slots",
+    "cool-down": "channels were changed a short while ago",
+    "calm": "it is not yet sure that fewer are enough",
+    "delay": "it is not yet sure that more are needed",
+    "no help": "the same did not help before",
+    "cost": "to change would cost more than it brings",
+    "pending": "what was asked for last is not in effect yet",
+    "policy": "the policy does not ask for other channels",
+    "dry run": "the policy only says what it would do",
+}
+"""What keeps an operator from having other channels, in the words of the log."""
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """A query has started, with these policies and bounds; `batch` is the next one."""
+
+    batch: int
+    scale: str
+    balance: str
+    channels_min: int
+    channels_max: int
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -199,6 +247,8 @@ Event = (
     | Decided
     | Planned
     | Judged
+    | Limited
+    | Started
     | Failed
     | Migrated
     | CutShort

@@ -22,7 +22,7 @@ from braided.control.measure.estimator import Estimator, SlotTotals, at_full_spe
 from braided.control.measure.measurer import Measurer
 from braided.control.measure.slot_loads import SlotLoads
 from braided.control.measure.view import FlowSample, FlowView, OperatorSample, OperatorView
-from braided.control.operator_loop import OperatorLoop
+from braided.control.operator_loop import OperatorLoop, unjudged
 from braided.control.outlook import Outlook
 from braided.control.policy import Memory, Wish
 from braided.control.routing.balance import imbalance
@@ -163,8 +163,10 @@ class Controller:
         repin: dict[str, PinChange] = {}
         events: list[Event] = []
         for name, operator in view.operators.items():
-            loop = self._operators[name]
+            loop, wish = self._operators[name], wishes.get(name)
+            overhead = view.overhead_s / view.period_s if view.period_s > 0 else 0.0
             if not loop.is_settled(operator):
+                events += loop.limited(view.batch, operator, wish, self._limits, overhead)
                 continue
             repin[name], repinned = loop.pins(view.batch, operator)
             for split in repin[name].split:
@@ -174,13 +176,15 @@ class Controller:
                 view.batch,
                 view.period_s,
                 operator,
-                wishes.get(name),
+                wish,
                 self._limits,
                 prices or self.settings.prices,
                 self._now_s,
             )
             events += planned
             events += repinned
+            if table is None:
+                events += loop.limited(view.batch, operator, wish, self._limits, overhead)
             if table is not None:
                 tables[name] = table
         return Cycle(
@@ -243,9 +247,9 @@ class Controller:
         """What the next batch can be sized by; None as long as nothing is decided."""
         return self._outlook
 
-    def foreseen(self, batch: int, operator: OperatorView, wish: Wish) -> Decided:
-        """The line for a batch that was given more channels by the outlook on it."""
-        return Decided(
+    def foreseen(self, batch: int, operator: OperatorView, wish: Wish) -> tuple[Decided, Event]:
+        """The lines for a batch that was given more channels by the outlook on it."""
+        decision = Decided(
             batch=batch,
             operator=operator.name,
             decision=self._number(),
@@ -254,6 +258,8 @@ class Controller:
             channels_before=operator.channels,
             channels_after=wish.channels,
         )
+        why = "it was for the input that this batch had, and nobody knows it with fewer channels"
+        return decision, unjudged(decision, why)
 
     def bound(self, operator: str) -> str:
         """Why more channels would not help an operator whose policy asks for more."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from braided.control.events import Decided, Event, Judged, Planned
+from braided.control.events import Decided, Event, Judged, Limited, Planned
 from braided.control.hot_keys import PinChange, pin_change
 from braided.control.judging import Expectation, Hold, expect, extend_hold, is_held, judge
 from braided.control.measure.view import OperatorView
@@ -31,12 +31,20 @@ from braided.control.settings import Settings
 from braided.control.useful import HottestKey, Remote, Useful, of_cores, of_key, remote_bound
 from braided.control.worth import Prices, weigh
 
-__all__ = ["OperatorLoop"]
+__all__ = ["OperatorLoop", "unjudged"]
 
 _REDIVIDE = 1.1
 """Channels change executors when the busiest executor's load per channel falls by this factor."""
 _SAY_AGAIN = 20
 """Batches between two events about plans that do not pay: there may be one in every batch."""
+_CONGESTED = 0.2
+"""From here on it is said why nothing is done about it."""
+_OVERHEAD = 0.5
+"""Of a batch that its rows have no part in: then more channels do not shorten it."""
+_NO_PROMISE = {
+    "reshape": "executors are divided anew so that they fit, whatever that brings by itself",
+}
+_NO_PROMISE_ELSE = "a key's place is judged with the balance that follows from it"
 
 
 class OperatorLoop:
@@ -65,6 +73,7 @@ class OperatorLoop:
         self._holds = msgspec.convert(memory.get("held", {}), dict[str, Hold])
         self._cold: Mapping[bytes, int] = {}
         self._dropped_at: int | None = None  # when a plan that did not pay was last spoken of
+        self._limit: tuple[str, str] | None = None  # by what a wish was limited: a word, a sentence
         self._said = ""  # the last reason for holding back that was spoken of
         layout = memory.get("layout")
         self.layout: Layout | None = None
@@ -169,13 +178,14 @@ class OperatorLoop:
         channels, decisions = self._grant(batch, operator, wish, limits, now_s)
         table, layout, reshapes = self._assign(batch, operator, channels)
         decisions += reshapes
+        lines: list[Event] = [*map(_unpromised, reshapes)]
         scales = channels != operator.channels
         if not scales and operator.anchor is not None and layout is None:
             # Keys are where they are for a reason: between the channels of a host slots are free.
             table = _less_costly(operator, table, prices, period_s)
         if table is operator.table:
             self.layout = layout
-            return None, decisions
+            return None, [*decisions, *lines]
         # Executors that were split or merged need their own slots, slots that others put on
         # another executor's channels come back, and limits are limits. All else has to pay: other
         # channels, slots that move, and channels that go from one executor to another.
@@ -205,6 +215,8 @@ class OperatorLoop:
                 before=expectation.before,
                 expected=expectation.expected,
             )
+        else:
+            lines.append(unjudged(decision, "it had no rows to go by when it was decided"))
         wanted_s = now_s - self._wanted_since[1]
         worth = weigh(operator, table, prices, period_s, wanted_s)
         dropped = not is_required and not worth.pays
@@ -225,20 +237,62 @@ class OperatorLoop:
             is_new = self._dropped_at is None or batch >= self._dropped_at + _SAY_AGAIN
             self._dropped_at = batch if is_new else self._dropped_at
             self.layout = layout_as_is
+            why = f"it would cost {worth.cost_s:.3g} s and bring {worth.gain_s:.3g} s"
+            if scales:
+                self._limit = ("cost", why)
+            elif self._limit is None:
+                self._limit = ("cost", f"another balance does not pay: {why}")
             return None, [*decisions, planned] if is_new else []
         self._requested, self._expectation, self.layout = table, expectation, layout
         self._dropped_at = None
         if scales:
             self._scaled_at, self._scaled_at_s = batch, now_s
             self._lower, self._wanted_since = [], ("", now_s)
-        return table, [*decisions, planned]
+        return table, [*decisions, planned, *lines]
+
+    def limited(
+        self,
+        batch: int,
+        operator: OperatorView,
+        wish: Wish | None,
+        limits: Limits,
+        overhead: float,
+    ) -> list[Event]:
+        """Why an operator that would have other channels, or whose input waits, keeps those that it
+        has; `overhead` is the part of the batch that its rows have none in. After `plan`.
+        """
+        now = operator.channels
+        limit = self._limit
+        if not self.is_settled(operator) and self._requested is not None:
+            limit = ("pending", f"{self._requested.channels} channels were asked for")
+        elif limit is None and operator.congestion > _CONGESTED:
+            slots, limits = operator.table.slots.size, limits.of(operator.name, now)
+            limit = ("policy", "the policy does not ask for other channels")
+            if overhead > _OVERHEAD:
+                limit = ("overhead", f"{overhead:.0%} of the batch is not for rows")
+            elif now >= limits.clamp(slots, slots):
+                is_cores = bool(limits.bound(now, slots))
+                limit = ("cores" if is_cores else "bounds", f"{now} channels are all that may be")
+        if limit is None:
+            return []
+        return [
+            Limited(
+                batch=batch,
+                operator=operator.name,
+                factor=limit[0],
+                why=limit[1],
+                channels=now,
+                wished=now if wish is None else wish.channels,
+                congestion=round(operator.congestion, 3),
+            )
+        ]
 
     def pins(self, batch: int, operator: OperatorView) -> tuple[PinChange, list[Event]]:
         """Keys to pin and to unpin, to split and to make whole."""
         rule = self.settings.hot_keys
         change = pin_change(operator, operator.channels, self._cold, rule)
         self._cold = change.cold
-        events: list[Event] = []
+        events: list[Decided] = []
         for key in change.pin:
             share = key.load * operator.channels / operator.total_load
             reason = f"one key has {share:.2f} of a channel's fair load"
@@ -258,7 +312,7 @@ class OperatorLoop:
             if not operator.can_split:
                 reason = "its state is too large to be merged in every batch"
             events.append(self._decide(batch, operator, "whole", reason, key=cooled.hex()))
-        return change, events
+        return change, [*events, *map(_unpromised, events)]
 
     # -- how many channels -----------------------------------------------------------------
 
@@ -269,9 +323,15 @@ class OperatorLoop:
         now = operator.channels
         wished = now if wish is None else limits.clamp(wish.channels, operator.table.slots.size)
         useful = self.useful(batch, operator, limits)
-        self.bound = ""
+        self.bound, self._limit = "", None
+        if wish is not None and wish.channels != wished == now:
+            many = f"{wish.channels} channels are wished for"
+            slots = operator.table.slots.size
+            told = f"{many}{limits.bound(wished, slots)}, and {now} are all that may be"
+            self._limit = ("cores" if limits.bound(wished, slots) else "bounds", told)
         if useful is not None and wished > max(useful.channels, limits.channels_min):
             wished, self.bound = max(useful.channels, limits.channels_min), useful.why
+            self._limit = (useful.factor, useful.why)
         fewer = wished < now and wished <= now * (1 - limits.hysteresis)
         calm_from = len(self._lower) + 1 - limits.calm_batches
         self._lower = [
@@ -291,45 +351,48 @@ class OperatorLoop:
         reason = _reason(wish) + limits.bound(wished, operator.table.slots.size)
         if self.bound:
             reason = f"{reason}; {self.bound}"
-        held = ""
+        factor, held = "", ""
         if wish.at_once or (wished < now and self._is_remote(batch, operator)):
             self._lower = []
         else:
-            held = self._why_held(batch, operator, wished, limits, now_s)
+            factor, held = self._why_held(batch, operator, wished, limits, now_s)
         channels = max((each for _, each in self._lower), default=wished)
         if not held and self.settings.scale_dry_run:
-            held = f"a dry run: {channels} channels would be taken"
+            factor, held = "dry run", f"a dry run: {channels} channels would be taken"
         if held:
+            self._limit = (factor, held)
             decision = self._decide(batch, operator, kind, reason, held=held)
             return now, self._say_once([decision], held)
-        self._said = ""
+        self._said, self._limit = "", None
         return channels, [self._decide(batch, operator, kind, reason, channels)]
 
     def _why_held(
         self, batch: int, operator: OperatorView, wished: int, limits: Limits, now_s: float
-    ) -> str:
-        """Why a wish is not granted now; empty if it is."""
+    ) -> tuple[str, str]:
+        """Why a wish is not granted now, in a word and in a sentence; empty if it is."""
         now = operator.channels
         kind = "scale-up" if wished > now else "scale-down"
         wanted_s = now_s - self._wanted_since[1]
         since_s = None if self._scaled_at_s is None else now_s - self._scaled_at_s
         if self._scaled_at is not None and batch - self._scaled_at <= limits.cooldown_batches:
-            return f"cooling down since batch {self._scaled_at}"
+            return "cool-down", f"cooling down since batch {self._scaled_at}"
         if limits.cooldown_s and since_s is not None and 0 <= since_s < limits.cooldown_s:
-            return f"cooling down since batch {self._scaled_at}, for {limits.cooldown_s:g} s"
+            told = f"cooling down since batch {self._scaled_at}, for {limits.cooldown_s:g} s"
+            return "cool-down", told
         if wished < now and wished > now * (1 - limits.hysteresis):
-            return f"less than {limits.hysteresis:.0%} fewer"
+            return "calm", f"less than {limits.hysteresis:.0%} fewer"
         if wished < now and len(self._lower) < limits.calm_batches:
-            return f"not yet calm for {limits.calm_batches} batches"
+            return "calm", f"not yet calm for {limits.calm_batches} batches"
         if wished < now and wanted_s < limits.calm_s:
-            return f"not yet calm for {limits.calm_s:g} s"
+            return "calm", f"not yet calm for {limits.calm_s:g} s"
         if wished > now and wanted_s < limits.up_delay_s:
-            return f"not yet wanted for {limits.up_delay_s:g} s"
+            return "delay", f"not yet wanted for {limits.up_delay_s:g} s"
         # Channels that what comes after them can make use of are not meant.
         is_meant = wished < now or self._remote is None
         if is_meant and is_held(self._holds.get(kind), operator, batch):
-            return f"did not help before: held back until batch {self._holds[kind].until}"
-        return ""
+            until = self._holds[kind].until
+            return "no help", f"did not help before: held back until batch {until}"
+        return "", ""
 
     def useful(self, batch: int, operator: OperatorView, limits: Limits) -> Useful | None:
         """As many channels as help, by what is known of keys, cores and what comes after."""
@@ -448,6 +511,24 @@ def _less_costly(
     either = (table, within)
     worths = [weigh(operator, each, prices, period_s).net_s for each in either]
     return either[worths.index(max(worths))]
+def _unpromised(decision: Decided) -> Judged:
+    """That a decision of a kind which promises nothing that can be measured is not judged."""
+    return unjudged(decision, _NO_PROMISE.get(decision.kind, _NO_PROMISE_ELSE))
+
+
+def unjudged(decision: Decided, why: str) -> Judged:
+    """That a decision can't be judged, and why."""
+    return Judged(
+        batch=decision.batch,
+        operator=decision.operator,
+        decision=decision.decision,
+        verdict="unjudged",
+        metric="",
+        before=None,
+        expected=None,
+        observed=None,
+        why=why,
+    )
 
 
 def _reason(wish: Wish | None) -> str:

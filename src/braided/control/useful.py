@@ -36,6 +36,8 @@ class Useful:
 
     channels: int
     why: str
+    factor: str = "sink"
+    """The same in a word, one of `events.FACTORS`."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def of_key(operator: OperatorView, hottest: HottestKey | None, name: KeyNames) -
         channels,
         f"key {name(operator.name, hottest.key)} alone takes {takes:.1f} channels; more than "
         f"{channels} channels do not help",
+        "hot key",
     )
 
 
@@ -91,6 +94,7 @@ def of_cores(operator: OperatorView, cpus: int | None) -> Useful | None:
     return Useful(
         channels,
         f"{channels} channels keep {cpus} cores busy; more than {channels} channels do not help",
+        "cores",
     )
 
 

@@ -85,7 +85,9 @@ class BetweenBatches:
         migration = self._migrations.ended(outcome, rows_out)
         moved = {name: len(moves(before.tables[name], after.tables[name])) for name in after.tables}
         loads = {name: self._estimator.load(name) for name in after.tables}
-        content = section(after.view, after.tables, outcome.reports, moved, loads, steps)
+        content = section(
+            after.view, after.tables, outcome.reports, moved, loads, steps, outcome.late
+        )
         if migration is not None:
             content["migration"] = migration
         if cut is not None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from braided.errors import CheckpointMismatchError
+from braided.errors import CheckpointMismatchError, OptionError, start_anew
 from braided.spark.offset_log import SparkLog
 from braided.spark.source_log import SourceLog
 from braided.store.durable.store import Store
@@ -118,14 +118,17 @@ def open_sources(
     return source_log
 
 
-def known_names(view: View, go_by_class: Mapping[str, bool]) -> dict[str, str]:
+def known_names(
+    view: View, go_by_class: Mapping[str, bool], dropped: Collection[str] = ()
+) -> dict[str, str]:
     """The names by which the checkpoint knows steps that have another one now.
 
     Spark knows a StatefulProcessor by its position and does not mind when its class is renamed.
     Where every other operator is where it was, neither do we; anything else is left to `fit`.
     `go_by_class` has the steps of the flow in their order, and whether nobody has named them.
     """
-    before = sorted(view.operators, key=lambda name: view.operators[name].meta.ordinal)
+    left = [name for name in view.operators if name not in dropped]
+    before = sorted(left, key=lambda name: view.operators[name].meta.ordinal)
     if len(before) != len(go_by_class):
         return {}
     names = {}
@@ -147,22 +150,47 @@ def known_names(view: View, go_by_class: Mapping[str, bool]) -> dict[str, str]:
     return names
 
 
+def _drop(view: View, metas: Mapping[str, OperatorMeta], dropped: Collection[str]) -> None:
+    for name in dropped:
+        if name in metas:
+            raise OptionError(
+                f"braided.dropOperators names {name!r}, which is in the flow: leave it out of the "
+                "option, or out of the flow"
+            )
+        if name not in view.operators:
+            log.info("braided.dropOperators: the checkpoint has no operator %r (any more)", name)
+            continue
+        rows = sum(carried.rows for carried in view.carry if carried.operator == name)
+        log.warning(
+            "operator %r is dropped with its state, %d keys%s. The state of batches up to %d is "
+            "kept as long as those are (braided.retainedManifests)",
+            name,
+            view.operators[name].keys,
+            f", and {rows} rows that were left for it" if rows else "",
+            view.batch,
+        )
+
+
 def fit(
     view: View,
     metas: Mapping[str, OperatorMeta],
     continued: Mapping[str, Callable[[OperatorMeta], OperatorMeta]],
     slots_given: int | None,
+    dropped: Collection[str] = (),
 ) -> dict[str, OperatorMeta]:
     """The operators as the checkpoint is to know them; refuses a flow that does not continue it.
 
     `continued` tells, for each of them, how it goes on with the state that the checkpoint has.
+    Those in `dropped` may be missing from the flow.
     """
-    gone = [name for name in view.operators if name not in metas]
+    _drop(view, metas, dropped)
+    gone = [name for name in view.operators if name not in metas and name not in dropped]
     if gone:
         raise CheckpointMismatchError(
             f"the checkpoint holds state of operator {gone[0]!r}, which is not in the flow (it "
             f"has {', '.join(map(repr, metas))}). Bring it back, give the operator that continues "
-            'it that name with .name("..."), or use a new checkpointLocation'
+            'it that name with .name("..."), drop its state on purpose with '
+            f'.option("braided.dropOperators", "{gone[0]}"), or use a new checkpointLocation'
         )
     fitted = {}
     ordinal = max((o.meta.ordinal for o in view.operators.values()), default=-1) + 1
@@ -193,8 +221,7 @@ def fit(
             if old != new:
                 raise CheckpointMismatchError(
                     f"operator {name!r} does not fit the state in this checkpoint: its {what} were "
-                    f"{old} and are now {new}. Change them back, give the operator another name, "
-                    "or use a new checkpointLocation"
+                    f"{old} and are now {new}. Change them back, {start_anew(name)}"
                 )
         fitted[name] = continued[name](kept)
     return fitted

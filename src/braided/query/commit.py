@@ -115,6 +115,8 @@ def manifest_of(
     whose assignment is another than the view's.
     """
     operators = {}
+    # The flow was fitted to the checkpoint: what it lacks is dropped on purpose.
+    dropped = tuple(sorted(view.operators.keys() - outcome.tables.keys()))
     carry = list(outcome.fed_back)
     for name, reports in outcome.reports.items():
         operators[name] = _part(name, outcome, view, reports, (assigned or {}).get(name))
@@ -129,11 +131,15 @@ def manifest_of(
         operators=operators,
         outputs=outcome.outputs,
         carry=tuple(carry),
-        dead=tuple(r.dead for rs in outcome.reports.values() for r in rs if r.dead is not None),
+        dead=(
+            *(r.dead for rs in outcome.reports.values() for r in rs if r.dead is not None),
+            *outcome.diverted,
+        ),
         extra={} if memory is None else {CONTROL: memory},
         offsets=offsets,
         sources=sources,
-        format=format_of(operators),
+        dropped=dropped,
+        format=format_of(operators, dropped),
     )
     return to_full(view, delta) if full or view.batch < 0 else delta
 

@@ -16,10 +16,13 @@ from pyspark.sql.types import StructType
 
 from braided import failpoints
 from braided.errors import BraidedError, CheckpointMismatchError
+from braided.flow.graph import Flow
 from braided.hosts.transition import Transition
 from braided.query.admission import Admission
 from braided.query.between_batches import BetweenBatches
 from braided.query.commit import Committer
+from braided.query.figures import Figures
+from braided.query.flow_text import flow_text
 from braided.query.gate import Gate, Stopped
 from braided.query.losing import explain_concurrent, fenced
 from braided.query.migrating import Migrations
@@ -54,10 +57,12 @@ class Engine:
     def __init__(
         self,
         location: str,
+        flow: Flow,
         version: Version,
         steps: BatchSteps,
         arriving: Sequence[StructType],
         progress: ProgressLog,
+        figures: Figures,
         gate: Gate,
         query: QueryHandle,
         control: ControlThread,
@@ -69,9 +74,11 @@ class Engine:
         self.version = version
         """What the newest batch made true."""
         self.progress = progress
+        self._figures = figures
         self.gate = gate
         self.error: BraidedError | None = None
         self._location = location
+        self._flow = flow
         self._steps = steps
         self._arriving = arriving
         self._configured = False
@@ -107,6 +114,14 @@ class Engine:
         if self.error is None:
             self.error = explain_concurrent(said, self._lease, self._location)
         return self.error
+
+    def explain(self, extended: bool) -> None:
+        """Prints the flow by the tables in effect, and Spark's plan of the newest batch."""
+        outputs = self._steps.outputs
+        print(flow_text(self._flow, self.version.tables, outputs.names))
+        for name, frame in zip(outputs.names, outputs.frames, strict=False):
+            print(f"\n== Spark's plan of the newest batch, for {name} ==")
+            frame.explain(extended)
 
     def close(self) -> None:
         """Lets go of the checkpoint; who comes second waits until that is done."""
@@ -160,6 +175,7 @@ class Engine:
         with times.step("control"):
             content = steps.between.settle(outcome, before, self.version, times)
         self.progress.add(batch, content)
+        self._figures.show(batch, content)
         steps.between.hand_over(outcome, self.version)
         failpoints.reach("after-publish")
 

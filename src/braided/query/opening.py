@@ -25,6 +25,7 @@ from braided.query.commit import CONTROL, Committer
 from braided.query.counting import Counting, countable
 from braided.query.cutting import Cutter, open_cutter
 from braided.query.engine import BatchSteps, Engine
+from braided.query.figures import Figures
 from braided.query.first_routing import read_routing
 from braided.query.first_states import FirstStates
 from braided.query.gate import Gate
@@ -39,6 +40,7 @@ from braided.query.version import Version
 from braided.sinks.base import Sink, SinkSetting
 from braided.sinks.identity import NamedSink, name_sinks, refuse_lost_output
 from braided.spark.executors import local_cores, local_cpus
+from braided.spark.filled_progress import FilledProgress
 from braided.spark.offset_log import SparkLog
 from braided.spark.query_handle import BatchCall, QueryHandle
 from braided.spark.source_log import SourceLog
@@ -192,7 +194,7 @@ def _open_checkpoint(
         outputs = newest.outputs
     go_by_class = {step.name: step.goes_by_class for step in flow.steps}
     kept = {name: operator.meta for name, operator in view.operators.items()}
-    flow = replace(flow, known_as=known_names(view, go_by_class), kept=kept)
+    flow = replace(flow, known_as=known_names(view, go_by_class, options.drop_operators), kept=kept)
     metas, imported = _fit(flow, view, files, options)
     tables = _tables(flow, manifests, view, metas, options.channels)
     return OpenCheckpoint(
@@ -231,7 +233,7 @@ def _fit(
     }
     continued = {step.name: step.continued for step in flow.steps}
     slots_asked = options.slots if "slots" in options.given else None
-    fitted = fit(view, metas, continued, slots_asked)
+    fitted = fit(view, metas, continued, slots_asked, options.drop_operators)
     imported = {}
     for step in flow.steps:
         if step.name in view.operators:
@@ -303,6 +305,7 @@ def _assemble(
         divert,
         placed,
         cutter.address,
+        divert_late=options.late == "divert",
         pairs=pair_settings(flow, spark, options),
     )
     commands, reserve = Commands(version.tables, bell), Reserve(spark)
@@ -395,10 +398,12 @@ def _assemble(
     arriving = [step.arriving for step in flow.steps]
     engine = Engine(
         checkpoint.location,
+        flow,
         version,
         steps,
         arriving,
         progress,
+        Figures(FilledProgress(spark, bell), handle, outputs),
         gate,
         handle,
         control,

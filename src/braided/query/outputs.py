@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from braided import failpoints
 from braided.flow.graph import Node
@@ -26,18 +26,29 @@ class Outputs:
         self._ends = tuple(zip(ends, sinks, strict=True))
         self._sinks = {named.name: named.sink for named in sinks}
         self._published = tuple(output for output in newest if output.sink in self._sinks)
+        self.rows: dict[str, int | None] = {}
+        """Rows of the newest batch that each sink got, by kind and target."""
+        self.frames: list[DataFrame] = []
+        """What the newest batch had computed for each sink, for its plans."""
 
     def prepare(self, frames: BatchFrames, attempt: str, steps: StepTimes) -> tuple[Prepared, ...]:
         """Computes what each sink gets and leaves it where no reader looks."""
         prepared = []
+        self.frames = []
         for number, (end, named) in enumerate(self._ends):
             if number:
                 failpoints.reach("between-prepares")
             with steps.step("route"):
                 frame = frames.output(end)
+            self.frames.append(frame)
             with steps.step("process"):
                 prepared.append(named.prepare(frame, f"{attempt}-{number}"))
+            self.rows[f"{named.kind}[{named.target}]"] = named.sink.rows_prepared
         return tuple(prepared)
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{named.kind}[{named.target}]" for _, named in self._ends]
 
     def forget_published(self, committed: tuple[Prepared, ...]) -> None:
         """A newer batch is committed: Spark has recorded the one before it, so nobody asks for

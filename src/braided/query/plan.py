@@ -27,11 +27,13 @@ from braided.flow.graph import (
 from braided.flow.inputs import Inputs
 from braided.flow.two_sided import united_sides
 from braided.orders.address import LineAddress
+from braided.spark.late_rows import LateRows
 from braided.spark.placed_frames import PlacedFrames
 from braided.spark.sql_text import quoted
-from braided.store.history.manifest import CarryFile, OperatorMeta
+from braided.store.history.manifest import CarryFile, DeadFile, OperatorMeta
 from braided.tasks.carry import read_carry, write_carry
 from braided.tasks.columns import order_columns
+from braided.tasks.diverted import json_of, write_late
 from braided.tasks.key_pairs import PairSetting
 from braided.tasks.spec import BATCH_PROPERTY, BatchSpec
 from braided.tasks.stage import KeyedStage, StageInput, StageSetting
@@ -73,9 +75,11 @@ class FlowPlan:
         divert: bool,
         placed: PlacedFrames | None = None,
         line: LineAddress | None = None,
+        divert_late: bool = False,
         pairs: Mapping[str, PairSetting] | None = None,
     ) -> None:
         self.flow = flow
+        self.divert_late = divert_late
         self.inputs = inputs
         self.ordered = ordered
         self.location = location
@@ -100,7 +104,16 @@ class FlowPlan:
             else:
                 made = node.step if isinstance(node, Mapped | Input) else None
                 self.order[node] = before[0] if made is None else made.order(before[0])
+        self.late_rows = {
+            node: LateRows(flow.roots[0].source.sparkSession)
+            for node in flow.keyed
+            if node.step.drops_late_rows and any(_late(side.node) for side in node.sides)
+        }
         self.computed_once = _computed_once(flow)
+        if divert_late:
+            # Who looks at rows again, for those that were late, must not have tasks run again.
+            sides = [side.node for node in flow.keyed for side in node.sides]
+            self.computed_once |= {node for node in sides if not isinstance(node, Input)}
         self.first_operators = _first_operators(flow)
 
 
@@ -142,6 +155,8 @@ class BatchFrames:
         self._carry = carry
         self._run = run
         self._kept: list[DataFrame] = []
+        for late in plan.late_rows.values():
+            late.begin()
         self._frames: dict[Node, _Rows] = {}
         df.sparkSession.sparkContext.setLocalProperty(BATCH_PROPERTY, spec.encode())
         if len(plan.flow.roots) > 1:
@@ -166,6 +181,49 @@ class BatchFrames:
         frame, _ = self._arriving(node)
         table = self._tables[self._plan.flow.step(node).name]
         return self._plan.stages[node].counted(frame, table)
+
+    def late_letters(self, late: Mapping[str, int]) -> tuple[DeadFile, ...]:
+        """Writes the late rows of operators that have had some, where they are to be kept."""
+        files: list[DeadFile] = []
+        for node in self._plan.flow.keyed if self._plan.divert_late else ():
+            name = self._plan.flow.step(node).name
+            if late.get(name):
+                watermark_ms = self._late_watermark_ms(node)
+                store = self._plan.location.store
+                for frame in self._late_rows(node, watermark_ms):
+                    files += write_late(frame, store, name, self._spec.batch, watermark_ms)
+        return tuple(files)
+
+    def _late_rows(self, node: Keyed, watermark_ms: int) -> list[DataFrame]:
+        """What an operator drops, as `key` and `row`."""
+        step = self._plan.flow.step(node)
+        if node not in self._plan.late_rows:
+            frame, _ = self._arriving(node)
+            dropped = self._plan.stages[node].late(frame, watermark_ms)
+            return [] if dropped is None else [dropped]
+        frames = []
+        for side in node.sides:
+            keep = _late(side.node)
+            if keep is None:
+                continue
+            rows = self._rows(side.node).without_order()
+            names = step.key_schema.names
+            known = all(name in rows.columns for name in names)
+            key = json_of(*map(F.col, map(quoted, names))) if known else F.lit(None).cast("string")
+            row = json_of(*map(F.col, map(quoted, rows.columns)))
+            dropped = rows.filter(~F.expr(keep(watermark_ms)))
+            frames.append(dropped.select(key.alias("key"), row.alias("row")))
+        return frames
+
+    def _late_watermark_ms(self, node: Keyed) -> int:
+        """By which watermark rows are late for an operator."""
+        name = self._plan.flow.step(node).name
+        return self._spec.behind.get(name, self._spec.late_watermark_ms)
+
+    def late(self) -> dict[str, int]:
+        """How many rows each operator did not get because they were late, once all has run."""
+        late = self._plan.late_rows.items()
+        return {self._plan.flow.step(node).name: rows.count for node, rows in late}
 
     def fed_back(self, attempt: str) -> list[CarryFile]:
         """Writes the rows that operators send back to be there in the next batch."""
@@ -281,11 +339,11 @@ class BatchFrames:
     def _punctual(self, node: Keyed, parent: Node) -> _Rows:
         """A parent's rows without those that are late."""
         rows = self._rows(parent)
-        late, name = _late(parent), self._plan.flow.step(node).name
-        late_ms = self._spec.behind.get(name, self._spec.late_watermark_ms)
+        late, late_ms = _late(parent), self._late_watermark_ms(node)
         if late is None or not node.step.drops_late_rows or late_ms <= 0:
             return rows
-        return _Rows(rows.df.filter(F.expr(late(late_ms))), rows.order, rows.admitted)
+        kept = self._plan.late_rows[node].dropped(rows.df, late(late_ms))
+        return _Rows(kept, rows.order, rows.admitted)
 
 
 def _late(node: Node) -> Callable[[int], str] | None:

@@ -9,6 +9,7 @@ import logging
 import uuid
 from collections.abc import Mapping
 from functools import partial
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
@@ -34,12 +35,12 @@ from braided.query.outputs import Outputs
 from braided.query.plan import BatchFrames, FlowPlan
 from braided.query.progress import StepTimes
 from braided.query.version import Version
-from braided.store.history.manifest import CarryFile, OperatorMeta, Prepared, View
+from braided.store.history.manifest import CarryFile, DeadFile, OperatorMeta, Prepared, View
 from braided.store.history.shipped_chains import ChainPacker, ShippedChains, ship_chains
 from braided.tasks.failure import from_worker, is_lost_worker
 from braided.tasks.first_state import FirstState
 from braided.tasks.outcome import Outcome
-from braided.tasks.reports import ReportBox
+from braided.tasks.reports import ChannelReport, ReportBox
 from braided.tasks.shipped_moves import ShippedMoves, ship_moves
 from braided.tasks.spec import BatchSpec
 
@@ -49,6 +50,18 @@ TRIES = 3
 """How often a batch is run when workers die or attempts disagree."""
 
 log = logging.getLogger("braided")
+
+
+class _Ran(NamedTuple):
+    """What one try of a batch came to."""
+
+    outputs: tuple[Prepared, ...]
+    """What the sinks will publish."""
+    fed_back: list[CarryFile]
+    """What comes in again."""
+    reports: dict[str, list[ChannelReport]]
+    late: dict[str, int]
+    diverted: tuple[DeadFile, ...]
 
 
 class Processing:
@@ -106,8 +119,8 @@ class Processing:
             spec = spec.of_try(uuid.uuid4().hex[:12])
             try:
                 with self._cutter.running(spec.token, channels, is_first=attempt == 1):
-                    outputs, fed_back = self._run(df, spec, tables, before, steps)
-                reports = self._box.take(spec.token, channels)
+                    ran = self._run(df, spec, tables, before, steps)
+                reports = ran.reports
                 behind = left_behind(self._ancestors, reports, before, times.watermark_ms)
                 break
             except (NondeterministicBatchError, ChannelMissingError) as error:
@@ -137,12 +150,14 @@ class Processing:
             metas=self._metas,
             tables=tables,
             reports=reports,
-            outputs=outputs,
-            fed_back=fed_back,
+            outputs=ran.outputs,
+            fed_back=ran.fed_back,
             initial=initial,
             behind=behind,
             carried=carried_since(reports, before),
             merged=merged,
+            late=ran.late,
+            diverted=ran.diverted,
             cut=self._cutter.taken(),
         )
 
@@ -194,8 +209,8 @@ class Processing:
         tables: Mapping[str, RoutingTable],
         before: Version,
         steps: StepTimes,
-    ) -> tuple[tuple[Prepared, ...], list[CarryFile]]:
-        """One try of a batch: what the sinks will publish, and what comes in again."""
+    ) -> _Ran:
+        """One try of a batch."""
         attempt = f"{spec.batch}-{spec.token}"
 
         def compute(frame: DataFrame) -> None:
@@ -210,9 +225,18 @@ class Processing:
             outputs = self._outputs.prepare(frames, attempt, steps)
             with steps.step("process"):
                 fed_back = frames.fed_back(attempt)
+                channels = {name: table.channels for name, table in tables.items()}
+                reports = self._box.take(spec.token, channels)
+                late = frames.late()
+                diverted = frames.late_letters(
+                    {
+                        name: late.get(name, 0) + sum(report.rows_late for report in each)
+                        for name, each in reports.items()
+                    }
+                )
         finally:
             frames.close()
-        return outputs, fed_back
+        return _Ran(outputs, fed_back, reports, late, diverted)
 
 
 def _short_lived(operator: str, batch: int, what: str) -> str:

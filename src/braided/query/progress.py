@@ -21,7 +21,11 @@ _DONE = (
     "rows",
     "rowsOut",
     "deadLetters",
+    "lateRows",
     "keysTouched",
+    "rowsUpdated",
+    "rowsRemoved",
+    "commitMs",
     "changelogBytes",
     "snapshotBytes",
     "moves",
@@ -109,8 +113,10 @@ def section(
     moved: Mapping[str, int],
     loads: Mapping[str, Loads],
     steps: StepTimes,
+    late: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """What one batch shows of itself."""
+    """What one batch shows of itself; `late` has the rows that did not even reach a task."""
+    late = {} if late is None else late
     operators = {}
     for name, channels in reports.items():
         after = view.operators[name]
@@ -123,12 +129,16 @@ def section(
             "rows": sum(r.rows_in for r in channels),
             "rowsOut": sum(r.rows_out for r in channels),
             "deadLetters": sum(r.dead.rows for r in channels if r.dead is not None),
+            "lateRows": late.get(name, 0) + sum(r.rows_late for r in channels),
             "keysTouched": sum(r.keys_touched for r in channels),
+            "rowsUpdated": sum(r.rows_updated for r in channels),
+            "rowsRemoved": sum(r.rows_removed for r in channels),
             "keys": after.keys,
             "stateBytes": after.bytes,
             "changelogBytes": sum(r.log.bytes for r in channels if r.log is not None),
             "snapshotBytes": sum(r.snap.bytes for r in channels if r.snap is not None),
             "busyMs": busy_ms,
+            "commitMs": round(sum(r.commit_ns for r in channels) / 1e6, 2),
             "imbalance": round(max(busy_ms) / mean, 3) if mean else 1.0,
             "slotImbalance": round(imbalance(tables[name], loads[name]), 3),
             "moves": moved.get(name, 0),

@@ -87,6 +87,8 @@ class StoredHistory:
             if part.table is not None:  # a delta has those that are new
                 before = self._tables.get(name)
                 self._tables[name] = _table_of_part(part, part.table, before)
+        for name in manifest.dropped:
+            self._tables.pop(name, None)
         self.history = self.history.noting(manifest.batch, self._tables)
 
 

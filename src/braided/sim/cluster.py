@@ -294,7 +294,7 @@ class _Simulation:
                 more = rescale(self.tables[name], wish.channels, operator.load)
                 more = replace(more, epoch=operator.table.epoch + 1)
                 self.tables = self._placed({**self.tables, name: more})
-                decisions.append(self.controller.foreseen(outlook.view.batch + 1, operator, wish))
+                decisions += self.controller.foreseen(outlook.view.batch + 1, operator, wish)
         return decisions
 
     def _placed(self, tables: Mapping[str, RoutingTable]) -> dict[str, RoutingTable]:

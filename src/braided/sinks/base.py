@@ -66,6 +66,10 @@ class Sink(Protocol):
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
         """Runs the plan; what it returns is kept in the manifest."""
 
+    @property
+    def rows_prepared(self) -> int | None:
+        """How many rows were prepared last; None where nobody counts."""
+
     def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
         """Makes the entries visible as the output of `batch`."""
 
@@ -81,6 +85,7 @@ class NoopSink:
     target = None
     owned_path = None
     keeps = False
+    rows_prepared = None
 
     def open(self, setting: SinkSetting) -> None:
         pass

@@ -37,6 +37,8 @@ class FilesOut:
         self.jvm = Jvm(spark)
         self.files = files
         self._format = self.jvm.file_format(format)
+        self.rows = 0
+        """Rows that were written last."""
 
     def write(
         self,
@@ -48,7 +50,7 @@ class FilesOut:
     ) -> tuple[str, ...]:
         # The driver alone writes and reads the list, wherever the files are.
         with tempfile.TemporaryDirectory(prefix="braided-listing-") as staging:
-            self.jvm.write_files(
+            self.rows = self.jvm.write_files(
                 df._jdf, self._format, path, f"file://{staging}", attempt, partition_by, options
             )
             # Called 0, or 0.compact; Hadoop may put a checksum in a hidden file beside it.
@@ -143,6 +145,10 @@ class FileSink:
 
     def prepare(self, df: DataFrame, attempt: str) -> tuple[str, ...]:
         return self._out.write(df, self.path, attempt, self._partition_by, self._options)
+
+    @property
+    def rows_prepared(self) -> int | None:
+        return self._out.rows
 
     def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
         failpoints.reach("publishing")

@@ -63,6 +63,10 @@ class Staged:
         # What a later start needs to read the output of a batch it did not run.
         return (df.schema.json(), *[f"{path}/{name}" for name in names])
 
+    @property
+    def rows_prepared(self) -> int | None:
+        return self._out.rows
+
     def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
         schema = StructType.fromJson(json.loads(entries[0]))
         paths = [self._out.files.path(name) for name in sorted(entries[1:])]

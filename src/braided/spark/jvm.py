@@ -99,6 +99,8 @@ class Jvm:
         self._nothing = getattr(self._writer, "write$default$12")()
         self._output_spec = self._class(f"{_SOURCES}.FileFormatWriter$OutputSpec")
         self._protocol = self._class(f"{_STREAMING}.ManifestFileCommitProtocol")
+        self._tracker = self._class(f"{_SOURCES}.BasicWriteJobStatsTracker")
+        self._settings = self._class("org.apache.spark.util.SerializableConfiguration")
         self._log = self._class(f"{_STREAMING}.sinks.FileStreamSinkLog")
         self._status = self._class(f"{_STREAMING}.sinks.SinkFileStatus")
         self._listing_session: Any = None
@@ -210,8 +212,9 @@ class Jvm:
         job: str,
         partition_by: list[str],
         options: dict[str, str],
-    ) -> None:
-        """Runs a DataFrame into files below `path` and lists them in a sink log at `staging`.
+    ) -> int:
+        """Runs a DataFrame into files below `path` and lists them in a sink log at `staging`; the
+        number of its rows.
 
         The files have unique names and the log is not the one that readers of `path` look at. The
         directory of the log must be there.
@@ -222,20 +225,25 @@ class Jvm:
         chosen = [next(c for c in columns if c.name() == name) for name in partition_by]
         committer = self._protocol(job, path)
         committer.setupManifestOptions(self._listing(staging), 0)
+        hadoop = self.session.sessionState().newHadoopConfWithOptions(
+            self._python.toScalaMap(options)
+        )
+        figures = self._tracker.metrics()
         self._writer.write(
             self.session,
             execution.executedPlan(),
             file_format,
             committer,
             self._output_spec(path, self._python.toScalaMap({}), output),
-            self.session.sessionState().newHadoopConfWithOptions(self._python.toScalaMap(options)),
+            hadoop,
             self._python.toSeq(chosen),
             self._none,
-            self._python.toSeq([]),
+            self._python.toSeq([self._tracker(self._settings(hadoop), figures)]),
             self._python.toScalaMap(options),
             0,
             self._nothing,
         )
+        return int(figures.apply("numOutputRows").value())
 
     def _listing(self, path: str) -> Any:
         """A sink log that nobody else reads or writes, so that it need not be created atomically.
@@ -288,8 +296,10 @@ class Jvm:
         datasets = self._object("org.apache.spark.sql.classic.Dataset")
         return sink, datasets.ofRows(self.session, plan)
 
-    def tick(self) -> tuple[Any, Callable[[int], None]]:
-        """A stream in the driver that never has rows, and what moves it to an offset."""
+    def tick(self) -> tuple[Any, Callable[[int], None], str]:
+        """A stream in the driver that never has rows, what moves it to an offset, and what Spark
+        calls it.
+        """
         runtime = f"{_STREAMING}.runtime"
         tasks, encoder = 0, self._class("org.apache.spark.sql.Encoders").LONG()
         stream = self._class(f"{runtime}.MemoryStream").apply(self.session, tasks, encoder)
@@ -298,7 +308,7 @@ class Jvm:
         def move(to: int) -> None:
             getattr(stream, "currentOffset_$eq")(offset(to))
 
-        return stream.toDF(), move
+        return stream.toDF(), move, str(stream.toString())
 
     def clone(self) -> SparkSession:
         """A session with the same settings, some of which can then be changed for it alone."""

@@ -17,7 +17,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.classic.column import _to_java_column, _to_seq
 
-from braided.spark.compiled_classes import maker_of
+from braided.spark.java_classes import java_object
 
 __all__ = ["KeyLookup"]
 
@@ -102,7 +102,7 @@ class KeyLookup:
     ) -> None:
         """Both hashes and the slot of each key that has its own; `slots` is how many there are."""
         context = spark.sparkContext
-        maker = maker_of(spark, _NAME, _SOURCE)
+        maker = java_object(spark, _SOURCE, f"{_NAME}$Maker", ships=True).result()
         columns = (hashes.astype(">i8"), checks.astype(">i8"), own.astype(">i4"))
         data = b"".join(each.tobytes() for each in columns)
         self._context = context

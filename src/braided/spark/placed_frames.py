@@ -1,7 +1,7 @@
 """Frames whose partitions run on hosts of our choice.
 
 PySpark has no way to say where the reader of a shuffle should run. An RDD can: a class that wraps
-another and names preferred hosts is all it takes. It is written in Java below.
+another and names preferred hosts is all it takes (`java_classes.py` compiles it).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from braided.spark.compiled_classes import maker_of
+from braided.spark.java_classes import java_object
 from braided.spark.worker_process import EXECUTOR_PROPERTY
 
 __all__ = ["PlacedFrames"]
@@ -76,7 +76,7 @@ class PlacedFrames:
     """Places frames of a SparkContext; made once it is known that its JVM can do it."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._maker = maker_of(spark, _NAME, _SOURCE)
+        self._maker = java_object(spark, _SOURCE, f"{_NAME}$Maker", ships=True).result()
 
     def place(self, frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
         """The frame's rows, partition for partition, each computed on its host if that is there;

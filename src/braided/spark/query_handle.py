@@ -8,6 +8,7 @@ after the query has ended, until its JVM collects garbage, so that must be able 
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -27,9 +28,16 @@ class QueryHandle:
 
     def __init__(self) -> None:
         self._query: StreamingQuery | None = None
+        self._attached = threading.Event()
 
     def attach(self, query: StreamingQuery) -> None:
         self._query = query
+        self._attached.set()
+
+    def awaited(self, timeout_s: float) -> StreamingQuery | None:
+        """The query once it is there, which takes a moment when its first batch runs at once."""
+        self._attached.wait(timeout_s)
+        return self._query
 
     def is_active(self) -> bool:
         return self._query is None or self._query.isActive
@@ -44,7 +52,9 @@ class QueryHandle:
             return True
 
     def last_progress(self) -> Mapping[str, Any] | None:
-        return None if self._query is None else self._query.lastProgress
+        """As JSON has it, which takes two calls to the JVM and not dozens."""
+        progress = None if self._query is None else self._query._jsq.lastProgress()
+        return None if progress is None else dict(json.loads(progress.json()))
 
 
 class BatchCall:

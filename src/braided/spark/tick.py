@@ -35,6 +35,8 @@ class Bell:
         self._due_ms: int | None = None
         self._timer: threading.Timer | None = None
         self._closed = False
+        self.source = ""
+        """What Spark calls the source, once it hangs."""
 
     def hang(self, move: Callable[[int], None]) -> None:
         """From here on it can be heard: `move` takes the source to an offset."""
@@ -95,7 +97,7 @@ class Bell:
 def with_tick(source: DataFrame, bell: Bell) -> DataFrame:
     """The source, and a batch whenever the bell rings."""
     spark = source.sparkSession
-    empty, move = Jvm(spark).tick()
+    empty, move, bell.source = Jvm(spark).tick()
     bell.hang(move)
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in source.schema.fields]
     # By position: both sides have the same columns, and names may repeat.

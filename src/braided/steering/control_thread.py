@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from braided.control.events import Decided, Event, Failed, Judged, Planned
+from braided.control.events import Decided, Event, Failed, Judged, Planned, Started
 from braided.control.hot_keys import free_slot
 from braided.control.loop import Controller, Cycle
 from braided.control.measure.slot_loads import SlotLoads
@@ -107,6 +107,7 @@ class ControlThread:
         self._writing = threading.Lock()
         self._batches: deque[CommittedBatch] = deque(maxlen=_WAITING_MAX)
         self._busy = False
+        self._begun = False
         self._closed = False
         self._thread: threading.Thread | None = None
         self.memory = memory
@@ -218,7 +219,7 @@ class ControlThread:
         if not self._reserved:
             self._reserved = True
             self._reserve.warm(self._policies.settings.limits.most, in_use)
-        foreseen = self._events_of(batch.outcome)
+        foreseen, unjudged = self._events_of(batch.outcome)
         if sample is None or guard.is_held("controller"):
             return
         prices, cores = self._policies.settings.prices, None
@@ -227,7 +228,7 @@ class ControlThread:
         pairs = pairs_of(batch.outcome.reports)
         cycle = self._controller.step(sample, batch.slot_loads, prices, cores, pairs)
         cycle = self._locating.locate(self._controller, cycle, batch.outcome.reports, prices)
-        cycle = replace(cycle, events=(*foreseen, *cycle.events))
+        cycle = replace(cycle, events=(*self._first(), *foreseen, *unjudged, *cycle.events))
         if self._is_closed():
             return  # the log is somebody else's by now
         self._outlook = self._controller.outlook()
@@ -257,16 +258,36 @@ class ControlThread:
             if change is not None:
                 self._commands.propose_pin(name, change)
 
-    def _events_of(self, outcome: Outcome) -> list[Decided]:
-        """What was decided right before the batch, as far as it was followed."""
-        outlook, wishes = self._outlook, self._foreseen.pop(outcome.batch, {})
-        if outlook is None:
+    def _first(self) -> list[Event]:
+        """What a log begins with, once."""
+        if self._begun:
             return []
+        self._begun = True
+        policies, limits = self._policies, self._policies.settings.limits
         return [
-            self._controller.foreseen(outcome.batch, outlook.view.operators[name], wish)
-            for name, wish in wishes.items()
-            if outcome.tables[name].channels == wish.channels
+            Started(
+                batch=policies.guard.batch,
+                scale=policies.scale,
+                balance=policies.balance,
+                channels_min=limits.channels_min,
+                channels_max=limits.most,
+            )
         ]
+
+    def _events_of(self, outcome: Outcome) -> tuple[list[Decided], list[Event]]:
+        """What was decided right before the batch, as far as it was followed, and why that is not
+        judged.
+        """
+        outlook, wishes = self._outlook, self._foreseen.pop(outcome.batch, {})
+        decisions: list[Decided] = []
+        unjudged: list[Event] = []
+        for name, wish in wishes.items():
+            if outlook is not None and outcome.tables[name].channels == wish.channels:
+                operator = outlook.view.operators[name]
+                decision, verdict = self._controller.foreseen(outcome.batch, operator, wish)
+                decisions.append(decision)
+                unjudged.append(verdict)
+        return decisions, unjudged
 
     def _repinned(
         self, cycle: Cycle, operator: OperatorView, reports: Sequence[ChannelReport]
@@ -345,7 +366,8 @@ class ControlThread:
         for event in cycle.events:
             last = self._last
             if isinstance(event, Judged) and last and last["decision"] == event.decision:
-                self._last = {**last, "verdict": event.verdict}
+                why = f": {event.why}" if event.why else ""
+                self._last = {**last, "verdict": event.verdict + why}
             elif isinstance(event, Decided) and (
                 event.decision in followed or event.kind in ("pin", "unpin", "split", "whole")
             ):

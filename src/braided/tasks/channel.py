@@ -68,6 +68,7 @@ class Channel:
         self.meter = SlotMeter()
         self.rows_in = 0
         self.bytes_in = 0
+        self.rows_late = 0
 
     @classmethod
     def open(cls, spec: ChannelSpec, name: str, batch: BatchSpec, number: int) -> Self:
@@ -154,8 +155,9 @@ class Channel:
         begun_ns = meter.worked_ns()
         changes = self.state.finish(f"state/{self.name}/{self.attempt}", traits)
         carried = carry()
+        commit_ns = meter.worked_ns() - begun_ns
         changed = [(slot.slot, meter.rows.get(slot.slot, 0)) for slot in changes.slots]
-        meter.charge(changed, meter.worked_ns() - begun_ns)
+        meter.charge(changed, commit_ns)
         lent_bytes, lent_ns = 0, 0
         if self._guests is not None:
             lent_bytes, lent_ns = self._guests.bytes_caught_up, self._guests.waited_ns
@@ -202,6 +204,10 @@ class Channel:
             holds_watermark=self.line.holds_watermark,
             cpu_ns=meter.cpu_ns(),
             pairs=() if emitter.pairs is None else emitter.pairs.reports(),
+            rows_updated=changes.rows_updated,
+            rows_removed=changes.rows_removed,
+            rows_late=self.rows_late,
+            commit_ns=commit_ns,
         )
 
 

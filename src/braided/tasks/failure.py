@@ -6,23 +6,32 @@ line of JSON in that text and is raised again by the driver as what it was.
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from braided import errors
-from braided.errors import BatchError, BraidedError, OperatorError
+from braided.errors import (
+    BatchError,
+    BraidedError,
+    OperatorError,
+    OutputSchemaError,
+    StateValueError,
+)
 
 __all__ = [
     "diverted",
     "from_worker",
     "is_interrupt",
     "is_lost_worker",
+    "located",
     "operator_failure",
+    "source_of",
     "to_text",
 ]
 
@@ -36,6 +45,9 @@ _INTERRUPT = re.compile(
     r"InterruptedException|ClosedByInterruptException|cancelled part of cancelled job group|"
     r"Job \d+ cancelled|SparkContext was shut down"
 )
+
+
+_Value = TypeVar("_Value", bound=OutputSchemaError | StateValueError)
 
 
 class _Parcel(msgspec.Struct):
@@ -57,6 +69,31 @@ def operator_failure(
         f"  batch: {batch}, which is not committed: fix the operator and start the query again\n"
         f"{_user_lines(error)}"
     )
+
+
+def source_of(code: Any) -> str:
+    """Where a class or function of a user's is written, as a line to be added to an error; empty
+    if nobody knows.
+    """
+    try:
+        file, (_, line) = inspect.getsourcefile(code), inspect.getsourcelines(code)
+    except (OSError, TypeError):
+        return ""
+    return f'\n  File "{file}", line {line}, in {code.__qualname__}'
+
+
+def located(error: _Value, key: Any, row: Any, batch: int, source: str) -> _Value:
+    """An error in what user code gave out or put into its state, with where and with what."""
+    if isinstance(row, pa.Table):
+        row = f"{row.num_rows} rows, the first {row.slice(0, 1).to_pylist()}"
+    told = type(error)(
+        f"{error}\n  key:   {_short(key)}\n"
+        + ("" if row is None else f"  row:   {_short(row)}\n")
+        + f"  batch: {batch}, which is not committed: fix the operator and start the query again"
+        + source
+    )
+    told.is_located = True
+    return told
 
 
 def diverted(error: Exception) -> str:

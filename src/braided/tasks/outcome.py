@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from braided.control.routing.table import RoutingTable
-from braided.store.history.manifest import CarryFile, OperatorMeta, Prepared
+from braided.store.history.manifest import CarryFile, DeadFile, OperatorMeta, Prepared
 from braided.store.history.runs import RunFile
 from braided.tasks.first_state import FirstState
 from braided.tasks.reports import ChannelReport
@@ -55,6 +55,10 @@ class Outcome:
     """The watermark when the oldest row was new, of operators that have rows carried."""
     merged: Mapping[str, MergedKeys] = field(default_factory=dict)
     """What became of split keys, by operator."""
+    late: Mapping[str, int] = field(default_factory=dict)
+    """Rows that were dropped behind the watermark before they reached a task, by operator."""
+    diverted: tuple[DeadFile, ...] = ()
+    """Files with rows that were late."""
     cut: CutAsked | None = None
     """What was asked while it ran; whether rows are left is another matter."""
 

@@ -46,6 +46,7 @@ from pyspark.sql.types import (
 )
 
 from braided.errors import OutputSchemaError, UnsupportedError
+from braided.tasks.failure import source_of
 
 __all__ = ["OutputEncoder"]
 
@@ -55,7 +56,8 @@ _NONE = type(None)
 class OutputEncoder:
     """Encodes the output of one operator."""
 
-    def __init__(self, schema: StructType, operator: str) -> None:
+    def __init__(self, schema: StructType, operator: str, code: Any = None) -> None:
+        """`code` is the class or function that gives it out, for errors."""
         for field in schema.fields:
             if _has_type(field.dataType, (YearMonthIntervalType, CalendarIntervalType)):
                 raise UnsupportedError(
@@ -64,6 +66,7 @@ class OutputEncoder:
                 )
         self.schema = schema
         self.operator = operator
+        self._code = code
         self.names: list[str] = schema.names
         plain = [
             StructField(f.name, _deduplicate_field_names(f.dataType), f.nullable)
@@ -107,9 +110,16 @@ class OutputEncoder:
         if not set(map(len, rows)) <= {width}:
             wrong = next(row for row in rows if len(row) != width)
             raise self._refused(f"gave a row of {len(wrong)} values {_short(wrong)}")
-        arrays = [
-            column.encode(list(map(itemgetter(i), rows))) for i, column in enumerate(self._columns)
-        ]
+        try:
+            arrays = [
+                column.encode(list(map(itemgetter(i), rows)))
+                for i, column in enumerate(self._columns)
+            ]
+        except _Unfit as unfit:
+            row = dict(zip(self.names, rows[unfit.index], strict=True))
+            error = OutputSchemaError(f"{unfit}\n  row:   {_short(row)}{source_of(self._code)}")
+            error.is_located = True
+            raise error from None
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
 
     def check(self, rows: Sequence[Any]) -> None:
@@ -171,6 +181,14 @@ class OutputEncoder:
         )
 
 
+class _Unfit(OutputSchemaError):
+    """What does not fit, and in which of the rows."""
+
+    def __init__(self, what: str, index: int) -> None:
+        super().__init__(what)
+        self.index = index
+
+
 class _Column:
     """Encodes the values of one output column."""
 
@@ -205,27 +223,35 @@ class _Column:
                     f"{self._kind.simpleString()}, and a table's column of Arrow type "
                     f"{column.type} can't be cast to it: {error}"
                 ) from None
-        self._check_nulls(column)
+        try:
+            self._check_nulls(column)
+        except _Unfit as unfit:
+            raise OutputSchemaError(f"{unfit}, in row {unfit.index} of a table") from None
         return column
 
     def _check_nulls(self, array: pa.Array | pa.ChunkedArray) -> None:
         if not self._nullable and array.null_count:
-            raise OutputSchemaError(
+            raise self._at(
+                array.is_null().index(True).as_py(),
                 f"operator {self._operator!r}, output column {self.name!r}: a null, but the "
-                f"schema declares {self._kind.simpleString()} not null"
+                f"schema declares {self._kind.simpleString()} not null",
             )
+
+    def _at(self, index: int, what: str) -> _Unfit:
+        return _Unfit(what, index)
 
     def _refused(self, values: Sequence[Any], error: Exception) -> OutputSchemaError:
         """Names the first value that fails by itself: the error for a whole column names none."""
-        for value in values:
+        for index, value in enumerate(values):
             try:
                 pa.array([self._convert(_plain(value))], self._arrow)
             except Exception as why:
                 said = f" ({why})" if str(why) else ""
-                return OutputSchemaError(
+                return self._at(
+                    index,
                     f"operator {self._operator!r}, output column {self.name!r}: expected "
                     f"{self._kind.simpleString()}, got {_short(value)} of type "
-                    f"{type(value).__name__}{said}"
+                    f"{type(value).__name__}{said}",
                 )
         return OutputSchemaError(
             f"operator {self._operator!r}, output column {self.name!r}: expected "

@@ -91,7 +91,13 @@ class ChannelReport(msgspec.Struct, frozen=True):
     """Whether the watermark stayed, for it, where it was in the batch before."""
     cpu_ns: int | None = None
     """The time in which the task needed a core."""
-
+    rows_updated: int = 0
+    """Rows of state that it wrote; those of timers are none."""
+    rows_removed: int = 0
+    rows_late: int = 0
+    """Rows that it dropped because the watermark had passed them."""
+    commit_ns: int = 0
+    """Until what changed was written."""
     wholes: tuple[KeyRecord, ...] = ()
     """Split keys whose state is in a slot of this channel, as they were before the batch."""
     partials: tuple[KeyRecord, ...] = ()

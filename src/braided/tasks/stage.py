@@ -89,6 +89,12 @@ class KeyedStage:
         """Slots and how many of the rows each has, where that can be counted."""
         raise NotImplementedError
 
+    def late(self, frame: DataFrame, watermark_ms: int) -> DataFrame | None:
+        """The rows that its tasks drop because the watermark has passed their groups, as `key` and
+        `row`; None where they drop none.
+        """
+        return None
+
     def _task(self, keep_order: bool) -> tuple[_Task, list[str]]:
         """What runs in every partition, and the columns that it reads."""
         raise NotImplementedError

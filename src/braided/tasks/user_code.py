@@ -7,9 +7,9 @@ from __future__ import annotations
 import logging
 from typing import Any, Protocol
 
-from braided.errors import BraidedError
+from braided.errors import BraidedError, OutputSchemaError, StateValueError
 from braided.tasks.channel import Channel
-from braided.tasks.failure import operator_failure
+from braided.tasks.failure import located, operator_failure, source_of
 
 __all__ = ["UserCode", "UserRuntime"]
 
@@ -25,6 +25,9 @@ class UserRuntime(Protocol):
     def stop(self) -> None:
         """Closes what `start` opened."""
 
+    def code(self) -> Any:
+        """The class or function that the user wrote."""
+
     def advice(self, error: BaseException) -> str | None:
         """A sentence on an error whose own message does not say what to do, or None."""
 
@@ -38,7 +41,9 @@ class UserCode:
         self._batch = channel.batch.batch
 
     def failure(self, error: Exception, key: Any, row: Any) -> BraidedError:
-        """What to raise for an error that came out of the code; our own say enough themselves."""
+        """What to raise for an error that came out of the code, or of what it gave."""
+        if isinstance(error, OutputSchemaError | StateValueError) and not error.is_located:
+            return located(error, key, row, self._batch, source_of(self._runtime.code()))
         if isinstance(error, BraidedError):
             return error
         advice = self._runtime.advice(error)

@@ -28,6 +28,7 @@ from braided.kinds.aggregate.functions import ORDER, Call, Recipe, recipe_of
 from braided.spark.catalyst import Catalyst, Exchange
 from braided.spark.sql_text import quoted
 from braided.store.aggregates.merge import Merger, Part
+from braided.tasks.diverted import json_of
 
 __all__ = ["DECLARED_TIME", "Aggregation"]
 
@@ -213,14 +214,40 @@ class Aggregation:
 
     # -- a batch ---------------------------------------------------------------------------
 
+    def _in_groups(self, frame: DataFrame) -> Any:
+        """A batch's rows with all that groups are made of: one for each window that a row is in."""
+        rows = frame._jdf.select(self._leaf)
+        if not self._nodes:
+            return rows
+        plan = rows.queryExecution().analyzed()
+        return self._catalyst.frame(
+            frame.sparkSession, self._catalyst.on_top(self._nodes, plan)
+        )._jdf
+
+    def late(self, frame: DataFrame, watermark_ms: int) -> DataFrame:
+        """The rows whose groups the watermark has passed, as `key` and `row`."""
+        assert self.event_time is not None
+        catalyst, count = self._catalyst, len(self.groups)
+        names = [name for name in self._template.columns if name != ORDER]
+        row = json_of(*(F.col(quoted(name)) for name in names)).alias("row")
+        taken = [*catalyst.items(self._taken)[:count], row._jc]
+        rows = DataFrame(
+            self._in_groups(frame).select(catalyst.sequence(taken)), frame.sparkSession
+        )
+        time = self.groups[self.event_time]
+        if isinstance(rows.schema[time].dataType, StructType):
+            time = f"{time}.end"
+        key = [
+            F.col(self.groups[i]).alias(name)
+            for i, name in zip(self.key_order, self.key.names, strict=True)
+        ]
+        over = F.expr(f"{time} <= timestamp_millis({watermark_ms})")
+        return rows.filter(over).select(json_of(*key).alias("key"), "row")
+
     def partial(self, frame: DataFrame) -> DataFrame:
         """A batch's rows as groups and partial results: one row per key, or per sub-key of it."""
         spark = frame.sparkSession
-        rows = frame._jdf.select(self._leaf)
-        if self._nodes:
-            plan = rows.queryExecution().analyzed()
-            rows = self._catalyst.frame(spark, self._catalyst.on_top(self._nodes, plan))._jdf
-        grouped = rows.select(self._taken).groupBy(self._grouped)
+        grouped = self._in_groups(frame).select(self._taken).groupBy(self._grouped)
         aggregated = DataFrame(grouped.agg(self._partial[0], self._others), spark)
         return aggregated.drop(_SUB_KEY) if self.sub_keys > 1 else aggregated
 

@@ -183,7 +183,11 @@ class AggregateRun:
         """Without the rows that the watermark of the batch before had passed."""
         ends, valid = _times_us(chunk.column(self._program.key_order[0]))
         late = valid & (ends <= self.channel.batch.late_watermark_ms * 1000)
-        return chunk.filter(pa.array(~late)) if late.any() else chunk
+        count = int(np.count_nonzero(late))
+        if not count:
+            return chunk
+        self.channel.rows_late += count
+        return chunk.filter(pa.array(~late))
 
     def _set_timers(
         self, slot: SlotState, times: pa.Array, keys: list[bytes], long_keys: list[int]

@@ -54,6 +54,11 @@ class AggregateStage(KeyedStage):
         merged = self._mapped(self._routed(frame, rows.table), rows)
         return aggregation.results(merged, order_columns(self.order + 1) if rows.tagged else [])
 
+    def late(self, frame: DataFrame, watermark_ms: int) -> DataFrame | None:
+        if self._aggregation.event_time is None or self._mode == "complete":
+            return None
+        return self._aggregation.late(frame, watermark_ms)
+
     def _routed(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
         """Groups, partial results and the place of the key; one partition per channel."""
         return self._route.placed(self._aggregation.sent(frame, self._route, table))

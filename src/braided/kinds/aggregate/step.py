@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pyspark.sql.types import StructType
 
-from braided.errors import CheckpointMismatchError, UnsupportedError
+from braided.errors import CheckpointMismatchError, UnsupportedError, start_anew
 from braided.flow.step import FieldsByKey, ImportedState, KeyedStep
 from braided.kinds.aggregate.aggregation import Aggregation
 from braided.kinds.aggregate.stage import AggregateStage
@@ -105,8 +105,8 @@ class AggregateStep:
         if kept.state != self.state:
             raise CheckpointMismatchError(
                 f"the aggregates of {self.name!r} do not fit the state in this checkpoint: they "
-                f"were {kept.state} and are now {self.state}. Change them back, give them "
-                "another name, or use a new checkpointLocation"
+                f"were {kept.state} and are now {self.state}. Change them back, "
+                f"{start_anew(self.name)}"
             )
         return kept
 

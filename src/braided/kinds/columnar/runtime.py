@@ -41,6 +41,10 @@ class ColumnRuntime:
             if hasattr(self.op, "onClose"):
                 self.op.onClose()
 
+    def code(self) -> Any:
+        """The class that the user wrote."""
+        return type(self.op)
+
     def advice(self, error: BaseException) -> str | None:
         """A sentence on an error whose own message does not say what to do, or None."""
         name = type(self.op).__name__

@@ -12,18 +12,9 @@ from pyspark.sql import Row
 from braided.kinds.operator.row_json import row_json
 from braided.store.history.manifest import DeadFile
 from braided.tasks.channel import Channel
+from braided.tasks.diverted import DEAD_SCHEMA
 
-__all__ = ["DEAD_SCHEMA", "DeadLetters"]
-
-DEAD_SCHEMA = pa.schema(
-    [
-        ("error", pa.string()),
-        ("operator", pa.string()),
-        ("key", pa.string()),
-        ("row", pa.string()),
-        ("batch", pa.int64()),
-    ]
-)
+__all__ = ["DeadLetters"]
 
 
 class DeadLetters:

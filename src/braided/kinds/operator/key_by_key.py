@@ -54,6 +54,7 @@ class KeyByKey:
                         yield from output.flush()
             except Exception as error:
                 raise keys.code.failure(error, key_row, row) from None
+            keys.row = row
 
     def _call_table(self, table: pa.Table, tag: Tag | None) -> Iterator[pa.RecordBatch]:
         keys, (hook, _, call, checked), output, _ = self._parts

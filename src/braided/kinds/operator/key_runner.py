@@ -35,6 +35,8 @@ class KeyRunner:
         """The key that is open."""
         self.slot_number = -1
         self.keys_touched = 0
+        self.row: Any = None
+        """The last row of the key, for the error of a value that can't be stored."""
         self.split = split_keys_of(channel)
         """Keys whose rows are dealt out to several slots."""
         self.note_key: Callable[[bytes], None] | None = None
@@ -91,9 +93,7 @@ class KeyRunner:
         try:
             return self.runtime.close()
         except StateValueError as error:
-            batch = self._channel.batch.batch
-            where = f"key {self.runtime.op.key!r}, batch {batch}, which is not committed"
-            raise StateValueError(f"{error} ({where})") from None
+            raise self.code.failure(error, self.runtime.op.key, self.row) from None
 
     def put_timers(self, slot: SlotState, key: bytes) -> None:
         """Writes the timers of the key whose record was taken last."""

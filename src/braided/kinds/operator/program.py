@@ -59,7 +59,7 @@ class Program:
 
     @cached_property
     def encoder(self) -> OutputEncoder:
-        return OutputEncoder(self.output, self.name)
+        return OutputEncoder(self.output, self.name, self.operator)
 
     @cached_property
     def key_schema(self) -> pa.Schema:

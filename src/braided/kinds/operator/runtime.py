@@ -149,6 +149,9 @@ class OperatorRuntime:
             )
         return result
 
+    def code(self) -> Any:
+        return type(self.op)
+
     def advice(self, error: BaseException) -> str | None:
         """A sentence on an error whose own message does not say what to do, or None."""
         name = type(self.op).__name__

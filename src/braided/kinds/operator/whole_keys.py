@@ -89,6 +89,7 @@ class WholeKeys:
                         yield from output.flush()
             except Exception as error:
                 raise keys.code.failure(error, key_row, row) from None
+            keys.row = row
             self._put(slot, suffix, key, record)
 
     def _run_tables(

@@ -53,5 +53,8 @@ class ProcessorRuntime:
             self.handle.enter("CLOSED")
             self.op.close()
 
+    def code(self) -> Any:
+        return type(self.op)
+
     def advice(self, error: BaseException) -> str | None:
         return None

@@ -15,7 +15,7 @@ run that restarted them is live itself and comes later.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -49,11 +49,12 @@ __all__ = [
     "to_full",
 ]
 
-FORMAT = 4
+FORMAT = 5
 """The newest format that this Braided reads. Since 2, runs have an index, full manifests pack what
 is older, and many dead files are named in lists; 1 is read too. In 3, changelogs of merged keys
-follow those of tasks; in 4, keys are assigned to slots. A manifest is written as the least that has
-what is in it (`format_of`), so that an earlier Braided reads it if it can.
+follow those of tasks; in 4, keys are assigned to slots; in 5, operators are dropped. A manifest is
+written as the least that has what is in it (`format_of`), so that an earlier Braided reads it if it
+can.
 """
 
 Table = npt.NDArray[np.int32]
@@ -187,6 +188,8 @@ class Manifest(msgspec.Struct, frozen=True):
     format: int = 2
     dead_lists: tuple[DeadList, ...] = ()  # in a full manifest all that there are; in a delta none
     sources: tuple[SourceEntry, ...] = ()  # in a full manifest all that are needed
+    dropped: tuple[str, ...] = ()
+    """Operators that the flow had up to the batch before, and has no more."""
 
 
 class OperatorVersion:
@@ -376,6 +379,8 @@ class View:
                 assert part.meta is not None  # problems() has looked
                 before = OperatorVersion.empty(part.meta)
             operators[name] = before.apply(part, manifest.full, fresh)
+        for name in manifest.dropped:
+            operators.pop(name, None)
         dead = manifest.dead if manifest.full else (*self.dead, *manifest.dead)
         lists = manifest.dead_lists if manifest.full else self.dead_lists
         sources = manifest.sources if manifest.full else (*self.sources, *manifest.sources)
@@ -450,9 +455,11 @@ def to_full(view: View, delta: Manifest) -> Manifest:
     )
 
 
-def format_of(operators: Mapping[str, OperatorPart]) -> int:
+def format_of(operators: Mapping[str, OperatorPart], dropped: Sequence[str] = ()) -> int:
     """The format of a manifest that says so much."""
     parts = operators.values()
+    if dropped:
+        return 5
     if any(part.assigned is not None and part.assigned.name for part in parts):
         return 4
     return 3 if any(part.merged for part in parts) else 2
@@ -479,7 +486,10 @@ def problems(view: View, manifest: Manifest) -> list[str]:
         reasons.append(f"batch {manifest.batch} does not follow batch {view.batch}")
     if view.batch >= 0 and manifest.flow != view.flow:
         reasons.append(f"flow {manifest.flow} is not flow {view.flow}")
-    if manifest.full and not view.operators.keys() <= manifest.operators.keys():
+    named = manifest.operators.keys() | set(manifest.dropped)
+    if manifest.operators.keys() & set(manifest.dropped):
+        reasons.append("an operator is dropped and goes on")
+    if manifest.full and not view.operators.keys() <= named:
         reasons.append("a full manifest must name every operator")
     if manifest.full and _dead_named(manifest) < _dead_named(view):
         reasons.append("a full manifest must name every file of diverted rows")

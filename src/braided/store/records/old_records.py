@@ -20,6 +20,7 @@ from braided.errors import (
     CheckpointVersionError,
     OperatorError,
     StateValueError,
+    start_anew,
 )
 from braided.store.durable.store import UNREADABLE
 from braided.store.records.evolution import (
@@ -56,7 +57,7 @@ def evolve(state: StateFields, name: str, history: Sequence[str]) -> tuple[str, 
                 f"operator {name!r} does not fit the state in this checkpoint: {'; '.join(wrong)}. "
                 "Change the fields back, or say how old state becomes new with `@classmethod def "
                 "upgrade(cls, old)`, which is given the stored fields as a dict and returns those "
-                "of now, or give the operator another name, or use a new checkpointLocation"
+                f"of now, or {start_anew(name)}"
             )
     if len(history) >= VERSIONS_MAX:
         raise CheckpointMismatchError(

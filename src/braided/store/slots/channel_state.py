@@ -62,6 +62,8 @@ class ChannelChanges(msgspec.Struct, frozen=True):
     cache_errors: int
     waited_ns: int = 0  # until slots were open that the cache did not have as they had to be
     traits: str = ""  # a digest of the changes as they are compared, if that is not the log's
+    rows_updated: int = 0
+    rows_removed: int = 0
 
 
 Traits = Callable[[Sequence[bytes], Sequence[bytes | None]], Sequence[bytes | None]]
@@ -147,6 +149,7 @@ class ChannelState:
         self.close()
         self._update_cache(left, log, snap, {number for number, _ in snapped})
         tally = self._opener.tally
+        tallies = [slot.changes.tally for slot in left if slot.changes is not None]
         return ChannelChanges(
             log=log,
             snap=snap,
@@ -160,6 +163,8 @@ class ChannelState:
             cache_errors=0 if self._cache is None else self._cache.errors - self._cache_errors,
             waited_ns=self._waited_ns,
             traits="" if traits is None else _traits_digest(left, traits),
+            rows_updated=sum(updated for updated, _ in tallies),
+            rows_removed=sum(removed for _, removed in tallies),
         )
 
     def _reopening(self, number: int, address: bytes) -> Callable[[], Opened]:

@@ -6,12 +6,13 @@ loop per key to C where it can.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import compress
 from operator import eq, not_
 from typing import NamedTuple
 
 from braided.store.history.run_blocks import size_of
-from braided.store.slots.layout import count_records
+from braided.store.slots.layout import TIMER, VALUE, count_records
 
 __all__ = ["Changes", "changes_of"]
 
@@ -26,6 +27,13 @@ class Changes(NamedTuple):
     bytes_added: int
     size: int
     """Of the suffixes and new values, in bytes."""
+
+    @property
+    def tally(self) -> tuple[int, int]:
+        """How many rows of state were written, and how many are gone; timers are none."""
+        timers = slice(bisect_left(self.suffixes, TIMER), bisect_left(self.suffixes, VALUE))
+        gone = self.values.count(None) - self.values[timers].count(None)
+        return len(self.suffixes) - (timers.stop - timers.start) - gone, gone
 
 
 def changes_of(
