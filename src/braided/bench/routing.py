@@ -39,7 +39,7 @@ class RoutingSize:
     warm: int = 3
 
 
-_QUICK = RoutingSize(rows=500_000, pairs=6, warm=2)
+_QUICK = RoutingSize(rows=500_000, pairs=5, warm=5)
 
 
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
