@@ -92,13 +92,21 @@ def unpack(archive: Path, home: Path) -> None:
 
 
 def _rewrite(home: Path, change: Callable[[bytes], bytes]) -> None:
-    """Changes all text files, and seals the manifests again."""
-    manifests = home / "checkpoint/braided/manifests"
+    """Changes all text files, and seals the manifests again.
+
+    Manifests also have the digests of the copies of Spark's logs of sources, which name files.
+    """
+    manifests, copies = (home / "checkpoint/braided" / each for each in ("manifests", "sources"))
+    digests: dict[bytes, bytes] = {}
     for path in home.rglob("*"):
         if not path.is_file() or path.suffix in (*_ARROW_AND_PARQUET, ".crc"):
             continue
         if path.parent != manifests:
-            path.write_bytes(change(path.read_bytes()))
+            data = path.read_bytes()
+            changed = change(data)
+            path.write_bytes(changed)
+            if path.parent == copies:
+                digests[_digest(data)] = _digest(changed)
     before = sealed = None
     for path in sorted(manifests.iterdir()):
         found = _ENVELOPE.fullmatch(path.read_bytes())
@@ -107,6 +115,8 @@ def _rewrite(home: Path, change: Callable[[bytes], bytes]) -> None:
         assert _checksum(found["previous"], found["body"]) == found["checksum"], path
         before = found["checksum"]
         body = change(found["body"])
+        for old, new in digests.items():
+            body = body.replace(b'"%b"' % old, b'"%b"' % new)
         previous = found["previous"] if sealed is None else sealed
         sealed = _checksum(previous, body)
         path.write_bytes(
@@ -115,7 +125,11 @@ def _rewrite(home: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def _checksum(previous: bytes, body: bytes) -> bytes:
-    return hashlib.blake2b(previous + b"\n" + body, digest_size=16).hexdigest().encode()
+    return _digest(previous + b"\n" + body)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).hexdigest().encode()
 
 
 # -- what is in a checkpoint, through Braided's public API -----------------------------------------
