@@ -56,12 +56,13 @@ class _ReadBack:
 
     name: str
     output: StructType
+    operator: type
 
     @cached_property
     def encoder(self) -> OutputEncoder:
         if self.output is ANYTHING:
             return _Anything(self.name)
-        return OutputEncoder(self.output, self.name)
+        return OutputEncoder(self.output, self.name, self.operator)
 
     def given(self, chunks: list[pa.RecordBatch]) -> list[Row]:
         """The rows of a batch, in the order of what caused them."""

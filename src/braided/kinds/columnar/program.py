@@ -49,7 +49,7 @@ class ColumnProgram:
 
     @cached_property
     def encoder(self) -> OutputEncoder:
-        return OutputEncoder(self.output, self.name)
+        return OutputEncoder(self.output, self.name, self.operator)
 
     @cached_property
     def key_rows(self) -> RowFactory:
