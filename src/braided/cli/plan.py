@@ -81,8 +81,8 @@ def plan_table(
 ) -> tuple[dict[str, pa.Table], dict[str, Any]]:
     """The parts of keys by operator, and what is to be expected of them."""
     columns = [f"struct({', '.join(map(quoted, key))}) AS k{n}" for n, key in enumerate(keys)]
-    whole = ", ".join(quoted(column) for column in rows.columns)
-    lot = f"pmod(xxhash64({whole}), {_HOLD_EVERY}) AS lot"
+    # By the row and not by what is in it: rows that are alike would all be held out, or none.
+    lot = f"pmod(xxhash64(monotonically_increasing_id()), {_HOLD_EVERY}) AS lot"
     keyed = rows.selectExpr(*columns, lot).persist()
     try:
         counted = [_count(keyed, n, "lot > 0", pairs_max) for n in range(len(keys) - 1)]
