@@ -16,6 +16,7 @@ from support.stream_operators import Waits
 PAGES = ("README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md")))
 FIRST = ".venv/bin/python examples/threshold.py"
 STATE = ".venv/bin/braided state checkpoint --json"
+DECISIONS = ".venv/bin/braided decisions checkpoint --json"
 
 RUN = {  # as written: as run, where it leaves something to the reader
     FIRST: FIRST,
@@ -25,6 +26,7 @@ RUN = {  # as written: as run, where it leaves something to the reader
     " --policy model --policy autoflow --plot replay.svg": "",
     ".venv/bin/braided state CHECKPOINT"
     " [--operator NAME] [--version N] [--to PATH] [--json]": STATE,
+    ".venv/bin/braided decisions CHECKPOINT [--follow] [--json]": DECISIONS,
 }
 IMPORT = "needs the checkpoint of a native query; test_docs.py imports one from Python"
 NOT_RUN = {  # as written: why not
@@ -38,7 +40,8 @@ NOT_RUN = {  # as written: why not
     "braided demo --cluster": "a minute of load; test_cluster_harness.py loses a host too",
     ".venv/bin/braided import-state"
     " CHECKPOINT-OF-THE-NATIVE-QUERY NEW-CHECKPOINT --name Watch": IMPORT,
-    ".venv/bin/braided import-state NATIVE_CHECKPOINT NEW_CHECKPOINT --name Totals": IMPORT,
+    ".venv/bin/braided import-state"
+    " NATIVE_CHECKPOINT NEW_CHECKPOINT --name Totals --with-offsets": IMPORT,
 }
 PIP = "datasketches lmdb msgspec numpy obstore 'pandas<3' pyarrow"
 OF_OTHERS = [  # they make a Python on the hosts of a cluster, from packages
@@ -118,6 +121,7 @@ def test_the_commands_run(tmp_path: Path, lab: Lab) -> None:
             row["key"]["k"]: row["state"]["rows"] for row in map(json.loads, lines(said[STATE]))
         }
         assert keys == dict.fromkeys(range(20), 3)
+        assert "started" in [json.loads(line)["type"] for line in lines(said[DECISIONS])]
         for drawn in ("paper.svg", "ours.svg", "replay.svg"):
             assert (place / drawn).read_text().startswith("<svg")
         printed, noise = finish(first)

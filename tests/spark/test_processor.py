@@ -337,6 +337,25 @@ def test_what_can_not_run_is_refused_where_it_is_written(lab: Lab) -> None:
         lab.start(totals(feed.frame()), onError="divert")
 
 
+def _check_moved_over(lab: Lab, feed: Any, flow: Any, native: str) -> None:
+    """With its offsets too: of the same files, only what the native query had not read comes."""
+    moved = str(lab.home / "moved")
+    for _ in range(2):  # again is fine, as for another operator, until the query has run
+        import_state(lab.spark, native, moved, "Remembering", slots=16, with_offsets=True)
+    feed.add([("a", 0), ("c", 0)])
+    rows: list[Any] = []
+    query = (
+        flow(braided.stream(feed.frame()).groupBy("k"))
+        .writeStream.foreachBatch(lambda df, _: rows.extend(map(tuple, df.collect())))
+        .option("checkpointLocation", moved)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    [(_, of_a), of_c] = sorted(rows)
+    assert of_a.startswith("(Decimal('2.00'), ") and of_c == ("c", "None; []; []; []; []")
+
+
 def test_the_state_of_a_native_checkpoint_is_imported(lab: Lab) -> None:
     feed = lab.feed(SCHEMA)
     feed.add([("a", 1), ("a", 2), ("b", 3)])
@@ -361,6 +380,7 @@ def test_the_state_of_a_native_checkpoint_is_imported(lab: Lab) -> None:
         )
         query.awaitTermination()
         found = import_state(lab.spark, native, str(lab.checkpoint), "Remembering", slots=16)
+        _check_moved_over(lab, feed, flow, native)
     finally:
         lab.spark.conf.unset(provider)
     assert found.content.keys == 2

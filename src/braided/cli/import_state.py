@@ -21,6 +21,7 @@ def main(arguments: argparse.Namespace) -> int:
             arguments.name,
             arguments.operator,
             arguments.slots,
+            arguments.with_offsets,
         )
     print(
         f"{imported.content.keys} keys, {imported.content.bytes} bytes of state of batch "
@@ -28,7 +29,9 @@ def main(arguments: argparse.Namespace) -> int:
         f"{arguments.name!r}"
     )
     offsets = Path(arguments.native) / "offsets" / str(imported.batch)
-    if offsets.exists():
+    if arguments.with_offsets:
+        print("a query that reads the same sources, in the same order, goes on where it stopped")
+    elif offsets.exists():
         print("the sources had come to (let those of the new query start there):")
         for line in offsets.read_text().split("\n")[2:]:
             print(f"  {line}")

@@ -213,6 +213,11 @@ def _import_arguments(parser: argparse.ArgumentParser) -> None:
         "--operator", metavar="ID", type=int, default=0, help="which stateful operator; else 0"
     )
     parser.add_argument("--slots", metavar="N", type=int, default=256, help="else 256")
+    parser.add_argument(
+        "--with-offsets",
+        action="store_true",
+        help="go on with the input where the native query stopped, with the same sources",
+    )
 
 
 def _plan_arguments(parser: argparse.ArgumentParser) -> None:
