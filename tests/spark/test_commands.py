@@ -35,8 +35,8 @@ NOT_RUN = {  # as written: why not
     "make test": "runs this",
     "make cluster": "runs until it is told to end; test_cluster.py of the command does",
     "braided bench migrate --json": "takes long; test_bench_migrate.py runs a short one",
-    "braided plan --from history.parquet --keys location,hashtag --names byPlace,byTag"
-    " --hosts 4 --out plan/": "needs rows of the past; test_locality.py makes some",
+    "braided plan --from HISTORY --keys LOCATION,HASHTAG --names byPlace,byTag"
+    " --hosts 4 --out PLAN": "needs rows of the past; test_locality.py makes some",
     "braided demo --cluster": "a minute of load; test_cluster_harness.py loses a host too",
     ".venv/bin/braided import-state"
     " CHECKPOINT-OF-THE-NATIVE-QUERY NEW-CHECKPOINT --name Watch": IMPORT,
