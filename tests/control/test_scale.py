@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from braided.control.measure.arrival_rate import ArrivalRate
 from braided.control.measure.view import OperatorView, congestion
 from braided.control.policies.ds2 import Ds2, Off, demands
 from braided.control.policies.model import Model
@@ -120,6 +122,17 @@ def test_memories_survive_json_and_wishes_stay_reasonable(policy: ScalePolicy) -
             used = LIMITS.clamp(wishes["a"].channels, 256)
             assert wishes["a"].reason
         assert 1 <= used <= 64
+
+
+@pytest.mark.parametrize("policy", [Saso(), Model(), Ds2()])
+def test_a_rate_that_nobody_knows_is_not_below_nothing(policy: ScalePolicy) -> None:
+    arrivals = ArrivalRate()
+    for seconds in (26.0, 0.1) * 4:
+        arrivals = arrivals.then(20, seconds)
+    assert arrivals.error > 1
+    unsure = replace(operator("a", 0.8, 100, channels=2), arrivals=arrivals)
+    wishes, _ = policy.scale(flow(unsure, interval_s=1.0), LIMITS, {})
+    assert all(1 <= wish.channels <= 2 for wish in wishes.values())
 
 
 def test_congestion_is_what_does_not_fit_the_time_it_may_take() -> None:

@@ -128,8 +128,8 @@ class OperatorView:
 
     @property
     def rate_error(self) -> float:
-        """How far off the arrival rate may be by chance, as a share of it."""
-        return 0.0 if self.arrivals is None else self.arrivals.error
+        """How far off the arrival rate may be by chance, as a share of it: all of it at most."""
+        return 0.0 if self.arrivals is None else min(1.0, self.arrivals.error)
 
     @property
     def channels(self) -> int:
