@@ -9,13 +9,19 @@ in what the native query had, and nothing else.
 from __future__ import annotations
 
 import uuid
+from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from braided.errors import CheckpointMismatchError, OptionError, UnsupportedError
-from braided.kinds.processor.native_import import Import, import_native
+from braided.kinds.processor.native_import import (
+    Import,
+    import_native,
+    native_batch,
+    read_import,
+)
 from braided.spark.interpreter import check_workers
 from braided.spark.store_settings import session_checkpoint, session_store
 from braided.store.durable.location import Location
@@ -27,6 +33,8 @@ __all__ = ["import_state"]
 
 _SLOTS = 256
 _WRITER = "import"
+_BATCH = "import"
+"""Where the first manifest says which native batch it begins with."""
 
 
 def import_state(
@@ -54,11 +62,35 @@ def import_state(
             f"{newest}); state is imported before the first start"
         )
     check_workers(spark)
+    if with_offsets or newest is not None:
+        begun = None if newest is None else manifests.read(newest).extra.get(_BATCH)
+        _check_batch(files, checkpoint, name, begun, native_batch(spark, native, operator))
     imported = import_native(spark, native, files, name, operator, slots)
     if with_offsets and newest is None:  # else an operator before this one has brought them
         source, target = (session_store(spark, Location.of(each)) for each in (native, checkpoint))
         _begin_where_it_stopped(source, target, manifests, imported.batch)
     return imported
+
+
+def _check_batch(files: Store, checkpoint: str, name: str, begun: str | None, batch: int) -> None:
+    """Refuses state of another batch than that whose offsets the checkpoint begins with, or than
+    that of the state of other operators: rows in between would be counted twice, or never.
+    """
+    names = {PurePosixPath(each).stem for each in files.list("import") if each.endswith(".json")}
+    found = {other: read_import(files, other) for other in sorted(names - {name})}
+    differ = [
+        f"that of {other!r} is of {each.batch}"
+        for other, each in found.items()
+        if each is not None and each.batch != batch
+    ]
+    if begun is not None and int(begun) != batch:
+        differ.append(f"its offsets are those of {begun}")
+    if differ:
+        raise CheckpointMismatchError(
+            f"the native query has state of batch {batch}, but in {checkpoint} "
+            f"{', '.join(differ)}: rows between them would be counted twice, or never. Import all "
+            "operators anew, into a new checkpoint, while the native query stands still"
+        )
 
 
 def _begin_where_it_stopped(
@@ -94,6 +126,7 @@ def _begin_where_it_stopped(
             batch_time_ms=int(times["batchTimestampMs"]),
             watermark_ms=int(times["batchWatermarkMs"]),
             operators={},
+            extra={_BATCH: str(batch)},
             offsets=own,
         )
     )

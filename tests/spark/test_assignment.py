@@ -103,7 +103,7 @@ def test_a_query_starts_with_a_file_and_goes_on_with_what_is_proposed(
         if batch == 3:
             query.stop()  # what holds by then is in the manifest, and the file is not read again
             held = query.routing()["first"].assigned
-            query = lab.start(flow, routing=str(files), **options)
+            query = lab.start(flow, routing=str(tmp_path / "gone"), **options)
             assert query.routing()["first"].assigned == held
         reassigner.propose(query)
     # Timers that were due in a batch that moved their keys have fired.

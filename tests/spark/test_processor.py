@@ -402,3 +402,7 @@ def test_the_state_of_a_native_checkpoint_is_imported(lab: Lab) -> None:
     ]
     with pytest.raises(CheckpointMismatchError, match="a query that has run"):
         import_state(lab.spark, native, str(lab.checkpoint), "Remembering")
+    # What was brought is in the state by now: who is dropped and added again begins anew.
+    assert lab.checkpoint.joinpath("braided/import/Remembering.json").exists()
+    lab.run(flow(braided.stream(again.frame()).groupBy("k")), channels=2)
+    assert not lab.checkpoint.joinpath("braided/import/Remembering.json").exists()

@@ -52,6 +52,24 @@ def test_a_held_table_follows_the_one_that_is_in_effect_by_then() -> None:
     assert (again.channels, again.epoch) == (4, 2)
 
 
+def test_keys_that_are_held_are_not_assigned_on_other_channels_than_they_were_meant_for() -> None:
+    asked = commands()
+    keys = KeyAssignment.of([b"k"], [3], [4], [5])
+    asked.propose_assignment({"op": keys}, {"op": TABLE})
+    for _ in range(2):
+        taken = asked.take(load_of)
+        assert taken["op"].assigned == keys
+        asked.hold(taken)
+        asked.done({"op": TABLE})
+    asked.rescale(4, None)
+    rescaled = asked.take(load_of)["op"]
+    assert rescaled.channels == 4 and not rescaled.assigned
+    asked.hold({"op": rescaled})
+    asked.done({"op": TABLE})
+    again = asked.take(load_of)["op"]
+    assert again.channels == 4 and not again.assigned
+
+
 def test_what_is_asked_for_meanwhile_comes_on_top_of_what_is_held() -> None:
     asked = commands()
     asked.rescale(4, None)

@@ -77,7 +77,7 @@ class Admission:
                 before.tables,
                 tables,
                 before.view,
-                urgent=bool(channels_least) or tables != taken,
+                urgent=bool(channels_least) or tables != taken or _begin_assigned(taken, before),
             )
             tables = following.tables
             if following.held:
@@ -124,3 +124,11 @@ class Admission:
                 raise
             log.warning("batch %d keeps its channels, its input was not sized: %s", batch, error)
             return {}
+
+
+def _begin_assigned(tables: Mapping[str, RoutingTable], before: Version) -> bool:
+    """Whether operators that are new begin with keys that a file has put together: the file is read
+    when they begin, so that is not put off.
+    """
+    known = before.view.operators
+    return any(table.assigned and name not in known for name, table in tables.items())

@@ -59,7 +59,7 @@ from braided.store.history.garbage import Collector
 from braided.store.history.manifest import OperatorMeta, OperatorVersion, Prepared, View
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.slots.channel_state import SnapshotLimits
-from braided.tasks.first_state import FirstState
+from braided.tasks.first_state import FirstState, import_path
 from braided.tasks.reports import ChannelReport, ReportBox
 from braided.tasks.state_location import CacheSetting, StateLocation
 
@@ -234,6 +234,10 @@ def _fit(
     continued = {step.name: step.continued for step in flow.steps}
     slots_asked = options.slots if "slots" in options.given else None
     fitted = fit(view, metas, continued, slots_asked, options.drop_operators)
+    # What was imported for operators that have run since is in their state. If one of them is
+    # dropped and added again, it must not come back.
+    stale = {import_path(name) for name in view.operators} & set(files.list("import"))
+    files.delete(sorted(stale))
     imported = {}
     for step in flow.steps:
         if step.name in view.operators:
@@ -312,8 +316,9 @@ def _assemble(
     if options.routing is not None:
         # State that it starts with is where hashes say, so keys move in the first batch.
         new = {n: table for n, table in version.tables.items() if n not in version.view.operators}
-        assigned = read_routing(spark, options.routing, flow.steps, new)
-        commands.ask(commands.to_assign(assigned))
+        if new:
+            assigned = read_routing(spark, options.routing, flow.steps, new)
+            commands.ask(commands.to_assign(assigned))
     transition = open_transition(
         spark, placed, location, upstream_of(flow), options, TASK_MODULES, bell.ring
     )

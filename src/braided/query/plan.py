@@ -187,7 +187,8 @@ class BatchFrames:
         files: list[DeadFile] = []
         for node in self._plan.flow.keyed if self._plan.divert_late else ():
             name = self._plan.flow.step(node).name
-            if late.get(name):
+            counted = self._plan.late_rows.get(node)
+            if late.get(name) or (counted is not None and counted.is_unknown):
                 watermark_ms = self._late_watermark_ms(node)
                 store = self._plan.location.store
                 for frame in self._late_rows(node, watermark_ms):

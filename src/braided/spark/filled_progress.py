@@ -238,7 +238,8 @@ class FilledProgress:
                 installer, execution = self._installer.result(), query._jsq.streamingQuery()
                 self._reporter = installer.install(execution, self._bell.source, self.measured)
             self._reporter.put(batch, text)
-        except (PySparkException, Py4JError, OSError) as error:
+        except (PySparkException, Py4JError, OSError, TypeError) as error:
+            # A class that is not there is a package to py4j, and can't be called.
             self._failed = True
             if query.isActive:
                 why = str(error).splitlines()[:2]

@@ -47,7 +47,9 @@ def java_object(spark: SparkSession, source: str, name: str, ships: bool) -> Fut
             compiler = _compiler(context, source)
             loader = _shipped(spark, compiler) if ships else compiler.getClassLoader()
             made.set_result(_new(context, loader, name))
-        except BaseException as error:  # told to whoever needs it
+        except BaseException as error:  # told to whoever needs it, and tried anew by the next one
+            with _lock:
+                objects.pop(name, None)
             made.set_exception(error)
 
     threading.Thread(target=compile, name="braided compile", daemon=True).start()

@@ -61,6 +61,8 @@ class Commands:
         self._proposed: dict[str, RoutingTable] = {}
         self._repinned: dict[str, Pin | bytes] = {}
         self._reassigned: _ProposedKeys | None = None
+        self._taken_keys: _ProposedKeys | None = None
+        self._held_keys: _ProposedKeys | None = None
         self._taken = 0
         self._held: dict[str, RoutingTable] = {}
         self._commanded: set[str] = set()
@@ -187,7 +189,13 @@ class Commands:
                 if name not in self._commanded and tables[name].channels < channels:
                     more = rescale(tables[name], channels, load_of(name))
                     tables[name] = replace(more, epoch=self._tables[name].epoch + 1)
+            waited, self._held_keys = self._held_keys, None
+            if waited is not None and not waited.fits(tables):
+                for name in waited.assigned:
+                    tables[name] = replace(tables[name], assigned=self._tables[name].assigned)
+                waited = None
             keys, self._reassigned = self._reassigned, None
+            self._taken_keys = waited if keys is None else keys
             if keys is not None and keys.fits(tables):
                 for name, assigned in keys.assigned.items():
                     epoch = max(self._tables[name].epoch + 1, tables[name].epoch)
@@ -207,7 +215,7 @@ class Commands:
         next batch takes them again, with what is asked for meanwhile.
         """
         with self._lock:
-            self._held = dict(tables)
+            self._held, self._held_keys = dict(tables), self._taken_keys
             del self._waiting[: self._taken]
             self._taken = 0
 

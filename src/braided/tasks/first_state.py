@@ -19,7 +19,7 @@ from braided.store.history.run_blocks import size_of
 from braided.store.history.runs import RunFile, write_snapshot
 from braided.store.slots.layout import count_records, is_timer, timer_ms
 
-__all__ = ["RUN_SCHEMA", "FirstState", "first_state_of", "write_slots"]
+__all__ = ["RUN_SCHEMA", "FirstState", "first_state_of", "import_path", "write_slots"]
 
 RUN_SCHEMA = (
     "name string, digest string, bytes long, slots string, footer long, "
@@ -34,6 +34,11 @@ class FirstState(msgspec.Struct, frozen=True):
     keys: int = 0
     bytes: int = 0
     due: dict[int, int] = {}
+
+
+def import_path(name: str) -> str:
+    """The file that says what was imported for an operator which has not run yet."""
+    return f"import/{name}.json"
 
 
 def write_slots(store: Store, path: str, slots: dict[int, dict[bytes, bytes]]) -> pa.RecordBatch:

@@ -35,10 +35,16 @@ from braided.store.slots.slot import SlotState, empty_slot
 from braided.store.variables.declared import Declaration, Declared, evolved
 from braided.store.variables.open_key import OpenKey
 from braided.store.variables.variables import Codec, ListVariable, MapVariable, ValueVariable
-from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_slots
+from braided.tasks.first_state import (
+    RUN_SCHEMA,
+    FirstState,
+    first_state_of,
+    import_path,
+    write_slots,
+)
 from braided.tasks.rows import RowFactory
 
-__all__ = ["Import", "import_native", "imported_meta", "read_import"]
+__all__ = ["Import", "import_native", "imported_meta", "native_batch", "read_import"]
 
 _KINDS = {"ValueState": "value", "ListState": "list", "MapState": "map"}
 _PIECES = "key binary, slot int, variable int, sequence long, user binary, data binary, expiry long"
@@ -58,14 +64,10 @@ class Import(msgspec.Struct, frozen=True):
     content: FirstState
 
 
-def _path(name: str) -> str:
-    return f"import/{name}.json"
-
-
 def read_import(files: Store, name: str) -> Import | None:
     """What was imported for a processor of this name, if anything."""
     try:
-        data = files.get(_path(name))
+        data = files.get(import_path(name))
     except FileNotFoundError:
         return None
     return msgspec.json.decode(data.to_pybytes(), type=Import)
@@ -89,6 +91,11 @@ def imported_meta(found: Import, name: str, meta: OperatorMeta, declared: Declar
 def _types(key: str) -> str:
     """The types of key columns; their names may differ."""
     return ",".join(field.dataType.simpleString() for field in key_schema(key).fields)
+
+
+def native_batch(spark: SparkSession, native: str, operator: int) -> int:
+    """The newest batch of which a native operator has state."""
+    return _about(spark, native, operator).batch
 
 
 def import_native(
@@ -119,7 +126,7 @@ def import_native(
     key = about.key_schema(spark)
     types = ",".join(field.dataType.simpleString() for field in key.fields)
     found = Import(types, slots, about.time_mode, declared.describe(), about.batch, content)
-    checkpoint.put(_path(name), msgspec.json.encode(found))
+    checkpoint.put(import_path(name), msgspec.json.encode(found))
     return found
 
 

@@ -7,6 +7,7 @@ goes with the last manifest that needs it (`garbage.py`). It is an Arrow stream.
 
 from __future__ import annotations
 
+import uuid
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -34,7 +35,8 @@ def write_assigned(files: Store, operator: str, batch: int, rows: AssignedRows) 
     with pa.ipc.new_stream(sink, rows.rows.schema) as writer:
         writer.write_batch(rows.rows)
     data = sink.getvalue().to_pybytes()
-    name = f"state/{operator}/{batch}-assigned-{rows.digest}"
+    # A name of its own, as every file has: a driver that was taken over from may write late.
+    name = f"state/{operator}/{batch}-assigned-{uuid.uuid4().hex[:12]}"
     files.put(name, data)
     return AssignedFile(name, digest_of(data), rows.digest, rows.rows.num_rows)
 
