@@ -88,9 +88,12 @@ def test_assigned_keys_are_a_file_that_is_there_as_long_as_a_manifest_needs_it(
         assert there[-1] == set().union(*(view.live_files() for view in kept))
         for view in kept:
             assert table_of(view.operators["op"], manifests) == tables[view.batch]
-    names = [f"state/op/1-assigned-{one.digest}", f"state/op/7-assigned-{two.digest}"]
-    assert there[0] == set() and there[1] == there[6] == {names[0]}
-    assert there[8] == set(names) and there[-1] == set(), "none is needed any more"
+    # Names are used once, whatever is in them: a driver that was taken over from may write late.
+    (first,), (second,) = there[1], there[8] - there[1]
+    assert first.startswith("state/op/1-assigned-") and second.startswith("state/op/7-assigned-")
+    assert one.digest not in first and two.digest not in second
+    assert there[0] == set() and there[6] == {first}
+    assert there[8] == {first, second} and there[-1] == set(), "none is needed any more"
     entries = history(files, 100).entries
     assert entries[-1].tables["op"] == tables[-1]
 

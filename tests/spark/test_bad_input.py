@@ -310,7 +310,7 @@ def test_a_state_value_that_does_not_fit_fails_the_batch_that_made_it(lab: Lab) 
     for case, (change, words) in UNFIT.items():
         error = failure(lab, source.apply(setting(change), SCHEMA))
         assert isinstance(error, StateValueError), case
-        for word in ("Setter", *words, "k='b'", "batch 1", "not committed"):
+        for word in ("Setter", *words, "k='b'", "batch: 1", "not committed"):
             assert word in str(error), f"{case}: {error}"
     assert list(manifests_of(lab.checkpoint)) == [0]
     lab.run(source.apply(setting(None), SCHEMA))
