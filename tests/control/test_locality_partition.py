@@ -194,6 +194,24 @@ def test_a_host_without_a_channel_gets_no_key() -> None:
     assert not seats.moves.any()
 
 
+def test_a_channel_without_slots_takes_no_keys() -> None:
+    # The third channel and the fourth have no slots: one is its host's only one, one is not.
+    table = RoutingTable(1, 4, np.array([0, 1, 0, 1]), hosts=("a", "b", "c", "b"))
+    hash_slot, now_slot = np.array([0, 1, 0]), np.array([0, 2, 2])
+    seats = seat_keys(
+        table,
+        host_numbers(table, ("a", "b", "c")),
+        np.array([2, 2, 1]),
+        np.ones(3),
+        hash_slot,
+        now_slot,
+        np.ones(4),
+    )
+    assert np.array_equal(seats.slot[:2], hash_slot[:2])
+    assert table.slots[seats.slot[2]] == 1
+    assert seats.is_entry.tolist() == [False, False, True]
+
+
 @pytest.mark.parametrize("alpha", [0.5, 0.99])
 def test_a_bound_below_one_is_refused(alpha: float) -> None:
     graph = _graph([1, 1], [(0, 1, 1.0)], [1.0, 1.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -159,6 +160,24 @@ def test_keys_of_several_columns_and_all_simple_types_are_counted() -> None:
     (report,) = pairs.reports()
     assert set(report.there) <= set(KeyCodec(schema).encode_batch(chunk.columns))
     assert sum(report.decode().weight) + len(report.held) // 8 * report.held_weight == 20
+
+
+def test_keys_that_give_out_nothing_are_not_kept() -> None:
+    pairs = KeyPairs(PairSetting((TARGET,), every=1))
+    tracemalloc.start()
+    try:
+        for number in range(50_000):
+            pairs.opened(b"silent %06d" % number, 0)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 100_000  # 2 bytes a key, where each note of one takes 40 and more
+    rows = pa.array(["x"] * 20)
+    pairs.opened(b"loud", 0)
+    pairs.emitted(pa.RecordBatch.from_arrays([rows, rows], names=["key", "tag"]), 0)
+    pairs.opened(b"silent", 20)
+    (report,) = pairs.reports()
+    assert report.here == (b"loud",)
 
 
 # -- in the tasks of operators and processors --------------------------------------------------

@@ -212,6 +212,18 @@ class Controller:
         if self._locality is not None:
             self._locality.superseded()
 
+    def keys_unknown(self) -> None:
+        """The slots of the keys that are due can't be had: a period begins anew, so that nobody is
+        asked for the same again, which may fail for what was counted.
+        """
+        if self._locality is not None:
+            self._locality.reset()
+
+    def keys_withdrawn(self) -> None:
+        """What `locate` wanted for keys could not be asked for."""
+        if self._locality is not None:
+            self._locality.withdrawn()
+
     def locate(
         self,
         cycle: Cycle,

@@ -46,8 +46,10 @@ class KeyHashes:
         self, name: str, keys: Sequence[bytes], slots: npt.ArrayLike
     ) -> KeyAssignment | None:
         """Keys, given as the state knows them, each with a slot of its own; None if the operator's
-        keys can't be told apart by hashes.
+        keys can't be told apart by hashes. Bytes that the state does not know a key by are refused:
+        rows would go to the new slot by their hashes, and what the key has would stay in the old.
         """
+        _check_form(self._steps[name].key_schema, keys)
         hashes = self.of_keys(name, keys)
         return None if hashes is None else KeyAssignment.of(keys, *hashes, slots)
 
@@ -84,6 +86,18 @@ def many_key_hashes(
     rows = pa.Table.from_arrays(codec.decode_batch(list(keys)), names=names)
     sql = [f"{each} AS {name}" for each, name in zip(pin_hashes(names), ("a", "b"), strict=True)]
     # In one partition, so that they come back in their order.
-    found = spark.createDataFrame(rows, schema).coalesce(1).selectExpr(*sql).collect()
-    hashes, checks = (np.array([row[i] for row in found], np.int64) for i in (0, 1))
+    found = spark.createDataFrame(rows, schema).coalesce(1).selectExpr(*sql).toArrow()
+    hashes, checks = (found[name].to_numpy().astype(np.int64) for name in ("a", "b"))
     return hashes, checks
+
+
+def _check_form(key_schema: StructType, keys: Sequence[bytes]) -> None:
+    """Refuses keys that are not as the codec would write them."""
+    codec = KeyCodec(to_arrow_schema(key_schema, timezone="UTC"))
+    try:
+        written = codec.encode_batch(codec.decode_batch(keys))
+    except (IndexError, TypeError) as error:
+        raise ValueError(f"keys that are not of the columns {key_schema.names}") from error
+    for key, as_written in zip(keys, written, strict=True):
+        if key != as_written:
+            raise ValueError(f"a key of the state is {as_written.hex()}, not {key.hex()}")

@@ -156,6 +156,12 @@ class KeyedStep(Protocol):
         """Whether a hot key of it can have another slot than that of its hash."""
 
     @property
+    def counts_pairs(self) -> bool:
+        """Whether its tasks can tell which key each row that they give out comes from, and so
+        which keys occur together with those of the next step.
+        """
+
+    @property
     def merge_parts(self) -> MergeParts | None:
         """Merges what the shares of a split key came to into its state; None where the rows of a
         key have to stay together.

@@ -51,7 +51,7 @@ def pair_targets(flow: Flow, spark: SparkSession) -> dict[str, tuple[PairTarget,
                 continue
             for upstream, columns in frames.origins(side.node, tuple(step.key_schema.names)):
                 before = flow.step(upstream)
-                if before.can_be_pinned:
+                if before.can_be_pinned and before.counts_pairs:
                     places = tuple(map(before.output.names.index, columns))
                     found.setdefault(before.name, []).append(PairTarget(step.name, places, schema))
     return {name: tuple(targets) for name, targets in found.items()}

@@ -91,7 +91,7 @@ class ControlThread:
         self._commands = commands
         self._reserve = reserve
         self._hashes = hashes
-        self._locating = Locating(hashes, commands)
+        self._locating = Locating(hashes, commands, policies.guard)
         self._query = query
         self._same_batch = same_batch
         self._controller = _controller(policies, memory)
@@ -252,11 +252,13 @@ class ControlThread:
         if cycle.tables:
             self._reserve.warm(_most_channels(cycle.tables), in_use)
             self._commands.propose(cycle.tables)
-        self._locating.propose(cycle)
+        self._locating.propose(self._controller, cycle)
         for name, operator in cycle.view.operators.items():
             change = self._repinned(cycle, operator, batch.outcome.reports[name])
             if change is not None:
                 self._commands.propose_pin(name, change)
+        if not self._is_closed():
+            self._log(guard.take())
 
     def _first(self) -> list[Event]:
         """What a log begins with, once."""

@@ -122,6 +122,9 @@ class KeyPairs:
 
     def opened(self, key: bytes, position: int) -> None:
         """Output from this position on is that of this key."""
+        if self._begins and self._begins[-1] == position:
+            self._keys[-1] = key  # the one before has given out nothing, as most may
+            return
         self._begins.append(position)
         self._keys.append(key)
 

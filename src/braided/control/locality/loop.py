@@ -79,6 +79,7 @@ class LocalityLoop:
         self._promise: tuple[LocalityPlan, int] | None = None
         self.plan: LocalityPlan | None = None
         """The last one that was asked for."""
+        self._plan_before: LocalityPlan | None = None
 
     def memory(self) -> dict[str, Any]:
         """What a restart needs, in JSON's own types."""
@@ -101,6 +102,10 @@ class LocalityLoop:
     def superseded(self) -> None:
         """Somebody else's table of keys is in effect: nothing that was promised holds."""
         self._promise = None
+
+    def withdrawn(self) -> None:
+        """What was decided last could not be asked for: all is as it was before it."""
+        self.plan, self._promise = self._plan_before, None
 
     def anchored(self, view: OperatorView) -> OperatorView:
         """The view, with what its slots would cost more elsewhere by the table that was asked for
@@ -162,7 +167,7 @@ class LocalityLoop:
         events.append(event)
         if held:
             return {}, events
-        self.plan = plan
+        self._plan_before, self.plan = self.plan, plan
         self._promise = plan, event.decision
         return plan.assignments, events
 

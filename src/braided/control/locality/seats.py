@@ -48,11 +48,13 @@ def seat_keys(
     slot_load: Loads,
 ) -> KeySlots:
     """Slots for keys that have hosts. A host that has no channel of the operator gets no key: what
-    is sent there stays where it is.
+    is sent there stays where it is. Where its channels have no slots, there is nowhere to put a
+    key either: it goes where its hash leads.
     """
     host_of_slot = channel_host[table.slots]
     stays = (host_of_slot[now_slot] == key_host) | ~np.isin(key_host, channel_host)
-    returns = ~stays & (host_of_slot[hash_slot] == key_host)
+    has_slots = np.isin(key_host, host_of_slot)
+    returns = ~stays & ((host_of_slot[hash_slot] == key_host) | ~has_slots)
     slot = np.where(stays, now_slot, np.where(returns, hash_slot, -1))
     load = slot_load.astype(np.float64).copy()
     leaving = np.flatnonzero(~stays)

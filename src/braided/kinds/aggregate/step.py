@@ -45,6 +45,7 @@ class AggregateStep:
     goes_by_class: ClassVar[bool] = False
     merge_parts: ClassVar[None] = None
     can_be_pinned: ClassVar[bool] = False
+    counts_pairs: ClassVar[bool] = False
 
     @property
     def label(self) -> str:

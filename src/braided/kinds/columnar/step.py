@@ -43,6 +43,7 @@ class ColumnStep:
     time_column: ClassVar[str] = ""
     goes_by_class: ClassVar[bool] = False
     can_be_pinned: ClassVar[bool] = True
+    counts_pairs: ClassVar[bool] = False
     sides: ClassVar[tuple[StructType, ...]] = ()
 
     name: str

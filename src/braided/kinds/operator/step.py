@@ -43,6 +43,7 @@ class OperatorStep:
     time_column: ClassVar[str] = ""
     goes_by_class: ClassVar[bool] = False
     can_be_pinned: ClassVar[bool] = True
+    counts_pairs: ClassVar[bool] = True
 
     name: str
     operator: type[Operator]

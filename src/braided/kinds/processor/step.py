@@ -44,6 +44,7 @@ class ProcessorStep:
     can_divert: ClassVar[bool] = False
     merge_parts: ClassVar[None] = None
     can_be_pinned: ClassVar[bool] = True
+    counts_pairs: ClassVar[bool] = True
 
     name: str
     processor: bytes

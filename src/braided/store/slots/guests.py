@@ -9,6 +9,7 @@ would take from the cache what the next batch looks for.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
@@ -17,11 +18,11 @@ import lmdb
 
 from braided.store.durable.store import UNREADABLE, Store
 from braided.store.history.manifest import OperatorVersion
-from braided.store.slots.cache_port import Image, MemoryImage, SlotCache, Undo, address_of
+from braided.store.slots.cache_port import Image, SlotCache, Undo, address_of
 from braided.store.slots.catch_up import Opened, Opener
 from braided.store.slots.slot import SlotState
 
-__all__ = ["GuestSlots"]
+__all__ = ["BeforeImage", "GuestSlots"]
 
 
 class GuestSlots:
@@ -76,36 +77,42 @@ class GuestSlots:
             except (lmdb.Error, *UNREADABLE):
                 continue
             if undo is not None and undo.previous.digest == head:
-                found[slot] = Opened(undo.previous, _BeforeImage(entry.image, address, undo))
+                found[slot] = Opened(undo.previous, BeforeImage(entry.image, address, undo))
         return found
 
     def _reopening(self, slot: int, address: bytes) -> Callable[[], Opened]:
         return lambda: self._opener.in_memory({slot: address})[slot]
 
 
-class _BeforeImage:
+class BeforeImage:
     """A slot one step back: what an undo record has, over what there is now."""
 
-    __slots__ = ("_changed", "_now", "get")
+    __slots__ = ("_changed", "_now", "_order", "get")
 
     def __init__(self, now: Image, address: bytes, undo: Undo) -> None:
         self._now = now
         suffixes = [address + suffix for suffix in undo.suffixes]
         self._changed = dict(zip(suffixes, undo.values, strict=True))
+        # Once for all scans: every key that leaves is scanned for, and the record has all of them.
+        self._order = sorted(suffixes)
         self.get: Callable[[bytes], bytes | None] = self._get
 
     def _get(self, key: bytes) -> bytes | None:
         return self._changed[key] if key in self._changed else self._now.get(key)
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        items = {key: value for key, value in self._now.scan(start, stop)}
-        for key, value in self._changed.items():
-            if start <= key < stop:
-                if value is None:
-                    items.pop(key, None)
-                else:
-                    items[key] = value
-        return MemoryImage(items).scan(start, stop)
+        order, changed = self._order, self._changed
+        at, end = bisect_left(order, start), bisect_left(order, stop)
+        for key, value in self._now.scan(start, stop):
+            while at < end and order[at] < key:
+                if (before := changed[order[at]]) is not None:
+                    yield order[at], before
+                at += 1
+            if key not in changed:
+                yield key, value
+        for place in range(at, end):
+            if (before := changed[order[place]]) is not None:
+                yield order[place], before
 
     def close(self) -> None:
         self._now.close()
