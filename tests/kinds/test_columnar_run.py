@@ -285,6 +285,28 @@ def test_a_key_of_very_many_rows_gets_them_in_several_calls_and_keeps_its_state(
     assert fields["a"]["calls"] == 3 and fields["bb"]["calls"] == 1
 
 
+def test_attempts_that_came_to_other_calls_have_the_same_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Backwards(braided.ColumnOperator):
+        calls: pa.int64() = 0
+
+        def onRows(self, state: Any, rows: Any, index: Any) -> Any:
+            turned = np.arange(len(index))[::-1]
+            out = rows.take(pa.array(turned)).rename_columns(["k", "n"])
+            return {"calls": state["calls"].to_numpy() + 1}, out, turned
+
+    rows: Rows = [(key, n) for n in range(9) for key in ("a", "bb", "ccc", "d")]
+    digests = set()
+    for call_rows, size in ((19, 1), (25, 5), (1000, 100)):
+        monkeypatch.setattr(gathering, "CALL_ROWS", call_rows)
+        line = Line(Backwards, str(tmp_path / str(size)), keep_order=True)
+        given, report = line.batch(chunks_of(rows, size))
+        assert len(given) == len(rows)
+        digests.add(report.output_digest)
+    assert len(digests) == 1 and "" not in digests
+
+
 def test_unchanged_keys_write_nothing(tmp_path: Path) -> None:
     class Seldom(braided.ColumnOperator):
         n: pa.int64() = 0

@@ -65,8 +65,10 @@ class _ColumnDigest:
 
     def digest(self) -> bytes:
         whole = hashlib.blake2b(self._count.to_bytes(8, "little"), digest_size=16)
-        for part in (self._nulls, self._lengths, self._values, *self._children):
+        for part in (self._nulls, self._lengths, self._values):
             whole.update(part.digest())
+        for child in self._children:
+            whole.update(child.digest())
         return whole.digest()
 
     def add(self, column: pa.Array) -> None:
