@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -24,6 +25,7 @@ from braided.kinds.columnar.program import ColumnProgram
 from braided.kinds.columnar.run import ColumnRun
 from braided.kinds.columnar.step import ColumnStep
 from braided.operator.columns import column_codec
+from braided.store.columnar.fields import evolve
 from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
@@ -159,7 +161,8 @@ class Line:
         """Fields and timers of all keys, the latter from where they lie."""
         spec = BatchSpec("t", self.batches, 0, 0, 0, {}, None, initial={"acts": self.runs})
         channel = Channel.open(self.spec, "acts", spec, 0)
-        codec, keys = column_codec(self.program.operator), self.program.keys
+        codec = column_codec(self.program.operator).at(self.spec.meta.history)
+        keys = self.program.keys
         fields, timers = {}, {}
         for number in range(SLOTS):
             for raw, record in channel.state.slot(number).records():
@@ -324,6 +327,19 @@ def test_unchanged_keys_write_nothing(tmp_path: Path) -> None:
     assert report.log is not None and report.keys_added == 1
 
 
+@pytest.mark.parametrize("nothing", [[], (), np.zeros(0, int), np.zeros(1, bool)])
+def test_an_output_without_rows_has_no_positions(nothing: Any, tmp_path: Path) -> None:
+    class Silent(braided.ColumnOperator):
+        n: pa.int64() = 0
+
+        def onRows(self, state: Any, rows: Any, index: Any) -> Any:
+            return {"n": state["n"].to_numpy() + 1}, {"k": [], "n": []}, nothing
+
+    line = Line(Silent, str(tmp_path), keep_order=True)
+    assert line.batch(chunks_of([("a", 1)], 1))[0] == []
+    assert line.stored()[0] == {"a": {"n": 1}}
+
+
 # --- what can't be ----------------------------------------------------------------------------
 
 
@@ -366,6 +382,7 @@ def failing(answer: Any) -> Any:
         ),
         (lambda *_: (None, {"k": ["a"], "n": [1]}, [3]), OutputSchemaError, r"not in 0..2"),
         (lambda *_: (None, {"k": ["a"], "n": [1]}, [0, 1]), OutputSchemaError, "2 positions"),
+        (lambda *_: (None, {"k": ["a"], "n": [1]}, 0), OutputSchemaError, "int 0 as positions"),
     ],
 )
 def test_what_a_hook_does_wrong_is_told_with_operator_key_and_batch(
@@ -462,7 +479,7 @@ def test_a_matrix_of_lists_has_nan_for_null() -> None:
     assert np.isnan(found[0]).all() and found[1].tolist() == [1, 2]
 
 
-# --- keys that move and that are split --------------------------------------------------------
+# --- keys that move ---------------------------------------------------------------------------
 
 
 def test_a_key_that_changes_slots_takes_state_and_due_along(tmp_path: Path) -> None:
@@ -474,6 +491,58 @@ def test_a_key_that_changes_slots_takes_state_and_due_along(tmp_path: Path) -> N
     assert given == [{"k": "a", "n": -11}]
     fields, timers = line.stored()
     assert fields["a"]["n"] == 1001 and not timers
+
+
+# --- a new version of the class ---------------------------------------------------------------
+
+
+class Reminded(braided.ColumnOperator):
+    """Every key is due at 10 ms, and told the time at which it was."""
+
+    n: pa.int64() = 0
+
+    def onRows(self, state: Any, rows: Any, index: Any) -> Any:
+        return {"n": state["n"].to_numpy() + 1, "due": np.full(len(state), 10_000, "M8[us]")}
+
+    def onDue(self, state: Any, due: Any) -> Any:
+        return None, {"k": self.keys["k"], "n": due.cast("int64").to_numpy() // 1000}
+
+
+class RemindedLater(Reminded):
+    """The same, but those of before are due at 30 ms."""
+
+    more: pa.int64() = 0
+
+    @classmethod
+    def upgrade(cls, old: Any) -> Any:
+        return {"due": np.full(old.num_rows, 30_000, "M8[us]")}
+
+    def onRows(self, state: Any, rows: Any, index: Any) -> Any:
+        return {"more": state["more"].to_numpy() + (rows["v"].to_numpy()[:1] == SILENT)}
+
+
+@pytest.mark.parametrize("rows", [[], [("a", 1)], [("a", SILENT)]])
+def test_timers_follow_what_upgrade_says_of_due(rows: Rows, tmp_path: Path) -> None:
+    """Whether a key comes up because of rows, which change it or not, or of its old timer."""
+    line = Line(Reminded, str(tmp_path))
+    line.batch(chunks_of([("a", 1)], 10))
+    assert line.stored()[1] == {"a": 10}
+    later = column_codec(RemindedLater)
+    *earlier, state = evolve(later, "acts", (line.spec.meta.state,))
+    meta = msgspec.structs.replace(line.spec.meta, state=state, earlier=tuple(earlier))
+    line.spec = replace(line.spec, meta=meta)
+    line.program = replace(line.program, operator=RemindedLater)
+    if rows:
+        assert line.batch(chunks_of(rows, 10), now_ms=5)[0] == []
+        assert line.stored()[1] == {"a": 30}
+    assert line.batch([], now_ms=20)[0] == []
+    assert line.stored()[1] == {"a": 30}
+    assert line.batch([], now_ms=30)[0] == [{"k": "a", "n": 30}]
+    assert line.stored()[1] == {}
+    assert line.batch([], now_ms=40)[0] == []
+
+
+# --- keys that are split ----------------------------------------------------------------------
 
 
 class Merges(braided.ColumnOperator):

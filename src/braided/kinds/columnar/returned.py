@@ -204,8 +204,15 @@ def positions_of(
             "of those, or a mask over them"
         )
     array = np.asarray(origin)
+    if array.ndim != 1:
+        raise OutputSchemaError(
+            f"{hook} returned {type(origin).__name__} {origin!r:.80} as positions; there is a list "
+            "or an array of them, one for each row of the output"
+        )
     if array.dtype == np.bool_ and len(array) == rows:
         array = np.flatnonzero(array)
+    elif not len(array):
+        array = array.astype(np.int64)  # to numpy, an empty list has floats
     if array.dtype.kind not in "iu" or array.shape != (rows_out,):
         raise OutputSchemaError(
             f"{hook} returned {len(array)} positions of {array.dtype} for an output of {rows_out} "

@@ -187,10 +187,13 @@ class ColumnRun:
         due = loaded.columns[self._due]
         stale = due_ms(due) != [ms for ms, _, _ in timers]
         if stale.any():
-            # Of a class that had an onDue once, and was without for a while.
-            for (ms, key, slot), is_stale in zip(timers, stale.tolist(), strict=True):
-                if is_stale:
-                    self.channel.state.slot(slot).delete(timer_suffix(ms, key)[0])
+            # Of a class that had an onDue once, and was without for a while; or `upgrade` has just
+            # given the key another time, to which its timer goes then.
+            others = list(compress(timers, stale.tolist()))
+            moving = self._states.load(list(compress(keys, stale.tolist())), slots[stale])
+            self._states.store(moving, moving.columns)
+            for ms, key, slot in others:
+                self.channel.state.slot(slot).delete(timer_suffix(ms, key)[0])
             rest = list(compress(timers, (~stale).tolist()))
             return self._due_call(rest) if rest else None
         columns = list(loaded.columns)

@@ -68,6 +68,7 @@ class StoredRecords:
 
     def __init__(self, operator: str, history: Sequence[str]) -> None:
         self.operator = operator
+        self.history = tuple(history)
         self._versions = [_Version(i, text) for i, text in enumerate(history, 1)]
         self._now = self._versions[-1]
         self.names = self._now.names
@@ -160,6 +161,10 @@ class ColumnCodec(StoredRecords):
         if not same_fields(history[-1], self.describe()):
             raise ValueError(f"the history of {self.operator} does not end with its fields")
         return ColumnCodec(self.operator, self.fields, self.upgrade, history)
+
+    def stored(self) -> StoredRecords:
+        """The same records without what the class says of old ones."""
+        return StoredRecords(self.operator, self.history)
 
     def read(self, records: Sequence[bytes | None]) -> tuple[list[pa.Array], PackedRecords]:
         """The columns of the keys that have these records (None: a new key, which has defaults),
