@@ -327,6 +327,23 @@ def test_unchanged_keys_write_nothing(tmp_path: Path) -> None:
     assert report.log is not None and report.keys_added == 1
 
 
+def test_what_numpy_masks_is_null_and_lists_may_be_empty(tmp_path: Path) -> None:
+    class Masks(braided.ColumnOperator):
+        n: pa.int64() = 0
+        pair: pa.list_(pa.float64(), 2) = None
+        empty: pa.list_(pa.float64()) = None
+
+        def onRows(self, state: Any, rows: Any, index: Any) -> Any:
+            hidden = np.ma.array([7], mask=[True])
+            pair = np.ma.array([[1.0, 2.0]], mask=[[False, True]])
+            out = {"k": rows["k"], "n": np.ma.array([5], mask=[True])}
+            return {"n": hidden, "pair": pair, "empty": np.empty((1, 0))}, out
+
+    line = Line(Masks, str(tmp_path))
+    assert line.batch(chunks_of([("a", 1)], 1))[0] == [{"k": "a", "n": None}]
+    assert line.stored()[0] == {"a": {"n": None, "pair": [1.0, None], "empty": []}}
+
+
 @pytest.mark.parametrize("nothing", [[], (), np.zeros(0, int), np.zeros(1, bool)])
 def test_an_output_without_rows_has_no_positions(nothing: Any, tmp_path: Path) -> None:
     class Silent(braided.ColumnOperator):
@@ -365,6 +382,11 @@ def failing(answer: Any) -> Any:
         (lambda *_: {"n": np.array([0.5, 1.0])}, StateValueError, "ndarray of float64 for 'n'"),
         (lambda *_: {"n": np.zeros((2, 2))}, StateValueError, "does not fit"),
         (lambda *_: {"x": np.zeros((2, 3))}, StateValueError, "lists have 3 items"),
+        (lambda *_: {"x": np.zeros((2, 0))}, StateValueError, "lists have 0 items"),
+        (lambda *_: {"x": np.full((2, 2), 1e300)}, StateValueError, "too large for a float"),
+        (lambda *_: {"n": ["7", "8"]}, StateValueError, "string is not turned into int64"),
+        (lambda *_: {"n": np.int64(5)}, StateValueError, "does not fit"),
+        (lambda *_: {"remove": [2, 0]}, StateValueError, "neither 0 nor 1"),
         (lambda *_: {"m": [1, 2]}, StateValueError, "'m', which is no field of the class"),
         (lambda *_: {"due": [1, 2]}, StateValueError, "a class that has onDue"),
         (lambda *_: 5, OutputSchemaError, "returned int 5"),

@@ -149,6 +149,7 @@ def test_a_key_without_a_record_has_defaults() -> None:
         (pa.map_(pa.string(), pa.int64()), "structs"),
         (pa.list_(pa.list_(pa.int8(), 2)), "without a size"),
         (pa.list_(pa.string(), 2), "without a size"),
+        (pa.list_(pa.float32(), 0), "nothing"),
         (pa.struct([]), "nothing"),
         (pa.dictionary(pa.int32(), pa.string()), "Spark"),
     ],

@@ -23,6 +23,7 @@ from braided.errors import (
     StateValueError,
 )
 from braided.store.columnar.arrow_types import JsonType, described, refusal, type_of, widens
+from braided.store.columnar.casting import exactly, masked
 from braided.store.columnar.records import PackedRecords, RecordLayout, UnreadableRecord
 from braided.store.records.evolution import VERSIONS_MAX, numbered, same_fields
 
@@ -201,7 +202,7 @@ class ColumnCodec(StoredRecords):
         assert self.upgrade is not None
         try:
             returned = self.upgrade(old)
-            table = returned if isinstance(returned, pa.Table) else pa.table(returned)
+            table = _table(returned)
         except Exception as error:
             raise OperatorError(
                 f"{self.operator}.upgrade raised {type(error).__name__}: {error}; it was given "
@@ -217,14 +218,23 @@ class ColumnCodec(StoredRecords):
                     f"each of the {count} that it was given"
                 )
             try:
-                column = table.column(name).cast(kinds[name])
-            except pa.ArrowException as error:
+                columns[name] = exactly(_combined(table.column(name)), kinds[name])
+            except (pa.ArrowException, ValueError) as error:
                 raise StateValueError(
                     f"{self.operator}.upgrade returned {name!r} as {table.column(name).type}, "
                     f"which does not fit the field's type {kinds[name]}: {error}"
                 ) from None
-            columns[name] = _combined(column)
         return columns
+
+
+def _table(returned: Any) -> pa.Table:
+    if isinstance(returned, Mapping):
+        arrays = {
+            name: masked(each) if isinstance(each, np.ndarray) else each
+            for name, each in returned.items()
+        }
+        return pa.table(arrays)
+    return returned if isinstance(returned, pa.Table) else pa.table(returned)
 
 
 def _combined(column: pa.ChunkedArray) -> pa.Array:
