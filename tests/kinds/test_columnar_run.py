@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import braided
 from braided.errors import OperatorError, OutputSchemaError, StateValueError
 from braided.flow.route import GroupingKeys
-from braided.kinds.columnar import gathering
+from braided.kinds.columnar import gathering, key_states
 from braided.kinds.columnar.program import ColumnProgram
 from braided.kinds.columnar.run import ColumnRun
 from braided.kinds.columnar.step import ColumnStep
@@ -286,6 +286,38 @@ def test_a_key_of_very_many_rows_gets_them_in_several_calls_and_keeps_its_state(
     assert sum(row["n"] for row in given if row["k"] == "a") == 25
     fields, _ = line.stored()
     assert fields["a"]["calls"] == 3 and fields["bb"]["calls"] == 1
+
+
+class Grown(braided.ColumnOperator):
+    """Keys of 100 bytes each, which are due at 10 ms."""
+
+    text: pa.string() = "x" * 100
+
+    def onRows(self, state: Any, rows: Any, index: Any) -> Any:
+        text = [f"{each[:99]}y" for each in state["text"].to_pylist()]
+        due = np.full(len(state), 10_000, "M8[us]")
+        return {"text": text, "due": due}, {"k": rows["k"], "n": np.full(len(rows), len(state))}
+
+    def onDue(self, state: Any, due: Any) -> Any:
+        return None, {"k": self.keys["k"], "n": np.full(len(due), -len(due))}
+
+
+def test_a_call_has_no_more_keys_than_their_state_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ["a", "b", "bb", "bc", "ccc", "dddd", "e" * 600]
+    rows: Rows = [(key, n) for n in range(3) for key in keys]
+    seen, states = [], []
+    for most in (1 << 20, 300, 1):
+        monkeypatch.setattr(key_states, "STATE_BYTES", most)
+        line = Line(Grown, str(tmp_path / str(most)), keep_order=True)
+        given = [row for now in (0, 10) for row in line.batch(chunks_of(rows, 4), now)[0]]
+        sizes = {abs(row.pop("n")) for row in given}
+        assert max(sizes) == {1 << 20: 7, 300: 2, 1: 1}[most]
+        seen.append(given)
+        states.append(line.stored())
+    assert seen[0] == seen[1] == seen[2]
+    assert states[0] == states[1] == states[2]
 
 
 def test_attempts_that_came_to_other_calls_have_the_same_digest(

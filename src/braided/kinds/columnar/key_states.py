@@ -21,12 +21,19 @@ from braided.tasks.channel import Channel
 from braided.tasks.reports import KeyRecord
 from braided.tasks.split_keys import split_keys_of
 
-__all__ = ["KeyStates", "LoadedKeys", "due_ms"]
+__all__ = ["STATE_BYTES", "KeyStates", "LoadedKeys", "TooMuchState", "due_ms"]
 
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+STATE_BYTES = 256 << 20
+"""What the records of the keys of a call may have, unless there is but one."""
+
 _NEVER_MS = np.iinfo(np.int64).max
+
+
+class TooMuchState(Exception):
+    """Keys whose state is too much for one call: fewer of them are to be loaded."""
 
 
 @dataclass
@@ -65,7 +72,10 @@ class KeyStates:
         self._partials: dict[tuple[bytes, int], bytes | None] = {}
 
     def load(self, keys: list[bytes], slots: Numbers) -> LoadedKeys:
-        """The keys have to come slot by slot, and each but once."""
+        """The keys have to come slot by slot, and each but once.
+
+        Raises TooMuchState before it has done anything with the records.
+        """
         suffixes, long = record_suffixes(keys)
         records: list[bytes | None] = []
         state = self._channel.state
@@ -79,6 +89,8 @@ class KeyStates:
             split = [i for i, key in enumerate(keys) if key in self._split]
             for i in split:
                 records[i] = self._partials.get((keys[i], int(slots[i])))
+        if len(keys) > 1 and self._codec.size(records) > STATE_BYTES:
+            raise TooMuchState
         columns, unchanged = self._codec.read(records)
         timers = self._timers(records, columns)
         return LoadedKeys(keys, slots, suffixes, long, split, records, columns, unchanged, timers)

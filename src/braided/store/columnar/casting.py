@@ -75,9 +75,8 @@ def _check_values(given: pa.Array, cast: pa.Array) -> None:
     elif pa.types.is_float32(cast.type) and pa.types.is_floating(given.type):
         if _count(pc.is_inf(cast)) > _count(pc.is_inf(given)):
             raise ValueError("a value is too large for a float")
-    elif pa.types.is_boolean(cast.type) and not pa.types.is_boolean(given.type):
-        if _count(pc.not_equal(given, cast.cast(given.type))):
-            raise ValueError("a number that is neither 0 nor 1 is not true or false")
+    elif pa.types.is_boolean(cast.type) and _count(pc.not_equal(given, cast.cast(given.type))):
+        raise ValueError("a number that is neither 0 nor 1 is not true or false")
 
 
 def _count(found: pa.Array) -> int:

@@ -177,6 +177,13 @@ class ColumnCodec(StoredRecords):
             whole = [fresh if record is None else record for record in records]
         return self._decode(whole)
 
+    def size(self, records: Sequence[bytes | None]) -> int:
+        """About how many bytes of records `read` would have to hold at once."""
+        if self._now.layout.width is not None:
+            return len(records) * self._now.layout.width
+        fresh = self.fresh
+        return sum([len(record or fresh) for record in records])
+
     def write(self, arrays: Sequence[pa.Array], count: int) -> PackedRecords:
         """The records of columns of the fields' types."""
         return self._now.layout.encode(arrays, count)
