@@ -15,7 +15,10 @@ from braided.kinds.columnar.gathering import WholeKeys
 from support.cases import cases
 
 _texts = st.sampled_from([None, "", "a", "b" * 40, "c" * 250])
-_rows = st.lists(st.tuples(st.integers(0, 4), _texts), min_size=1, max_size=80)
+_places = st.lists(
+    st.tuples(st.integers(1, 60), st.lists(_texts, min_size=1, max_size=3)), min_size=1, max_size=4
+)
+"""Of each place how many rows it has, and their texts, over and over."""
 
 
 def chunks_of(rows: Any, sizes: list[int]) -> list[pa.RecordBatch]:
@@ -51,15 +54,19 @@ def parts_of(chunks: list[pa.RecordBatch], learned: int) -> dict[int, list[int]]
 
 @settings(max_examples=cases(150))
 @given(
-    rows=_rows,
+    places=_places,
     sizes=st.tuples(*[st.lists(st.integers(1, 40), min_size=1, max_size=4)] * 2),
     learned=st.tuples(*[st.sampled_from([1, 7, 1000])] * 2),
     most=st.sampled_from([(10, 1 << 20), (1000, 700), (12, 1500)]),
 )
 def test_where_a_key_is_divided_follows_from_its_rows_alone(
-    rows: Any, sizes: Any, learned: Any, most: tuple[int, int]
+    places: Any, sizes: Any, learned: Any, most: tuple[int, int]
 ) -> None:
-    rows.sort(key=lambda row: row[0])
+    rows = [
+        (place, texts[number % len(texts)])
+        for place, (count, texts) in enumerate(places)
+        for number in range(count)
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gathering, "CALL_ROWS", most[0])
         patch.setattr(gathering, "CALL_BYTES", most[1])
