@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -19,11 +20,12 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import braided
 from braided.errors import OperatorError, OutputSchemaError, StateValueError
 from braided.flow.route import GroupingKeys
-from braided.kinds.columnar import gathering
+from braided.kinds.columnar import gathering, key_states
 from braided.kinds.columnar.program import ColumnProgram
 from braided.kinds.columnar.run import ColumnRun
 from braided.kinds.columnar.step import ColumnStep
 from braided.operator.columns import column_codec
+from braided.store.columnar.fields import evolve
 from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
@@ -159,7 +161,8 @@ class Line:
         """Fields and timers of all keys, the latter from where they lie."""
         spec = BatchSpec("t", self.batches, 0, 0, 0, {}, None, initial={"acts": self.runs})
         channel = Channel.open(self.spec, "acts", spec, 0)
-        codec, keys = column_codec(self.program.operator), self.program.keys
+        codec = column_codec(self.program.operator).at(self.spec.meta.history)
+        keys = self.program.keys
         fields, timers = {}, {}
         for number in range(SLOTS):
             for raw, record in channel.state.slot(number).records():
@@ -285,6 +288,60 @@ def test_a_key_of_very_many_rows_gets_them_in_several_calls_and_keeps_its_state(
     assert fields["a"]["calls"] == 3 and fields["bb"]["calls"] == 1
 
 
+class Grown(braided.ColumnOperator):
+    """Keys of 100 bytes each, which are due at 10 ms."""
+
+    text: pa.string() = "x" * 100
+
+    def onRows(self, state: Any, rows: Any, index: Any) -> Any:
+        text = [f"{each[:99]}y" for each in state["text"].to_pylist()]
+        due = np.full(len(state), 10_000, "M8[us]")
+        return {"text": text, "due": due}, {"k": rows["k"], "n": np.full(len(rows), len(state))}
+
+    def onDue(self, state: Any, due: Any) -> Any:
+        return None, {"k": self.keys["k"], "n": np.full(len(due), -len(due))}
+
+
+def test_a_call_has_no_more_keys_than_their_state_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ["a", "b", "bb", "bc", "ccc", "dddd", "e" * 600]
+    rows: Rows = [(key, n) for n in range(3) for key in keys]
+    seen, states = [], []
+    for most in (1 << 20, 300, 1):
+        monkeypatch.setattr(key_states, "STATE_BYTES", most)
+        line = Line(Grown, str(tmp_path / str(most)), keep_order=True)
+        given = [row for now in (0, 10) for row in line.batch(chunks_of(rows, 4), now)[0]]
+        sizes = {abs(row.pop("n")) for row in given}
+        assert max(sizes) == {1 << 20: 7, 300: 2, 1: 1}[most]
+        seen.append(given)
+        states.append(line.stored())
+    assert seen[0] == seen[1] == seen[2]
+    assert states[0] == states[1] == states[2]
+
+
+def test_attempts_that_came_to_other_calls_have_the_same_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Backwards(braided.ColumnOperator):
+        calls: pa.int64() = 0
+
+        def onRows(self, state: Any, rows: Any, index: Any) -> Any:
+            turned = np.arange(len(index))[::-1]
+            out = rows.take(pa.array(turned)).rename_columns(["k", "n"])
+            return {"calls": state["calls"].to_numpy() + 1}, out, turned
+
+    rows: Rows = [(key, n) for n in range(9) for key in ("a", "bb", "ccc", "d")]
+    digests = set()
+    for call_rows, size in ((19, 1), (25, 5), (1000, 100)):
+        monkeypatch.setattr(gathering, "CALL_ROWS", call_rows)
+        line = Line(Backwards, str(tmp_path / str(size)), keep_order=True)
+        given, report = line.batch(chunks_of(rows, size))
+        assert len(given) == len(rows)
+        digests.add(report.output_digest)
+    assert len(digests) == 1 and "" not in digests
+
+
 def test_unchanged_keys_write_nothing(tmp_path: Path) -> None:
     class Seldom(braided.ColumnOperator):
         n: pa.int64() = 0
@@ -300,6 +357,36 @@ def test_unchanged_keys_write_nothing(tmp_path: Path) -> None:
     assert line.batch(chunks_of([("a", 3), ("bb", 0)], 10))[1].log is None
     _, report = line.batch(chunks_of([("a", 3), ("bb", 1)], 10))
     assert report.log is not None and report.keys_added == 1
+
+
+def test_what_numpy_masks_is_null_and_lists_may_be_empty(tmp_path: Path) -> None:
+    class Masks(braided.ColumnOperator):
+        n: pa.int64() = 0
+        pair: pa.list_(pa.float64(), 2) = None
+        empty: pa.list_(pa.float64()) = None
+
+        def onRows(self, state: Any, rows: Any, index: Any) -> Any:
+            hidden = np.ma.array([7], mask=[True])
+            pair = np.ma.array([[1.0, 2.0]], mask=[[False, True]])
+            out = {"k": rows["k"], "n": np.ma.array([5], mask=[True])}
+            return {"n": hidden, "pair": pair, "empty": np.empty((1, 0))}, out
+
+    line = Line(Masks, str(tmp_path))
+    assert line.batch(chunks_of([("a", 1)], 1))[0] == [{"k": "a", "n": None}]
+    assert line.stored()[0] == {"a": {"n": None, "pair": [1.0, None], "empty": []}}
+
+
+@pytest.mark.parametrize("nothing", [[], (), np.zeros(0, int), np.zeros(1, bool)])
+def test_an_output_without_rows_has_no_positions(nothing: Any, tmp_path: Path) -> None:
+    class Silent(braided.ColumnOperator):
+        n: pa.int64() = 0
+
+        def onRows(self, state: Any, rows: Any, index: Any) -> Any:
+            return {"n": state["n"].to_numpy() + 1}, {"k": [], "n": []}, nothing
+
+    line = Line(Silent, str(tmp_path), keep_order=True)
+    assert line.batch(chunks_of([("a", 1)], 1))[0] == []
+    assert line.stored()[0] == {"a": {"n": 1}}
 
 
 # --- what can't be ----------------------------------------------------------------------------
@@ -327,6 +414,11 @@ def failing(answer: Any) -> Any:
         (lambda *_: {"n": np.array([0.5, 1.0])}, StateValueError, "ndarray of float64 for 'n'"),
         (lambda *_: {"n": np.zeros((2, 2))}, StateValueError, "does not fit"),
         (lambda *_: {"x": np.zeros((2, 3))}, StateValueError, "lists have 3 items"),
+        (lambda *_: {"x": np.zeros((2, 0))}, StateValueError, "lists have 0 items"),
+        (lambda *_: {"x": np.full((2, 2), 1e300)}, StateValueError, "too large for a float"),
+        (lambda *_: {"n": ["7", "8"]}, StateValueError, "string is not turned into int64"),
+        (lambda *_: {"n": np.int64(5)}, StateValueError, "does not fit"),
+        (lambda *_: {"remove": [2, 0]}, StateValueError, "neither 0 nor 1"),
         (lambda *_: {"m": [1, 2]}, StateValueError, "'m', which is no field of the class"),
         (lambda *_: {"due": [1, 2]}, StateValueError, "a class that has onDue"),
         (lambda *_: 5, OutputSchemaError, "returned int 5"),
@@ -344,6 +436,7 @@ def failing(answer: Any) -> Any:
         ),
         (lambda *_: (None, {"k": ["a"], "n": [1]}, [3]), OutputSchemaError, r"not in 0..2"),
         (lambda *_: (None, {"k": ["a"], "n": [1]}, [0, 1]), OutputSchemaError, "2 positions"),
+        (lambda *_: (None, {"k": ["a"], "n": [1]}, 0), OutputSchemaError, "int 0 as positions"),
     ],
 )
 def test_what_a_hook_does_wrong_is_told_with_operator_key_and_batch(
@@ -440,7 +533,7 @@ def test_a_matrix_of_lists_has_nan_for_null() -> None:
     assert np.isnan(found[0]).all() and found[1].tolist() == [1, 2]
 
 
-# --- keys that move and that are split --------------------------------------------------------
+# --- keys that move ---------------------------------------------------------------------------
 
 
 def test_a_key_that_changes_slots_takes_state_and_due_along(tmp_path: Path) -> None:
@@ -452,6 +545,58 @@ def test_a_key_that_changes_slots_takes_state_and_due_along(tmp_path: Path) -> N
     assert given == [{"k": "a", "n": -11}]
     fields, timers = line.stored()
     assert fields["a"]["n"] == 1001 and not timers
+
+
+# --- a new version of the class ---------------------------------------------------------------
+
+
+class Reminded(braided.ColumnOperator):
+    """Every key is due at 10 ms, and told the time at which it was."""
+
+    n: pa.int64() = 0
+
+    def onRows(self, state: Any, rows: Any, index: Any) -> Any:
+        return {"n": state["n"].to_numpy() + 1, "due": np.full(len(state), 10_000, "M8[us]")}
+
+    def onDue(self, state: Any, due: Any) -> Any:
+        return None, {"k": self.keys["k"], "n": due.cast("int64").to_numpy() // 1000}
+
+
+class RemindedLater(Reminded):
+    """The same, but those of before are due at 30 ms."""
+
+    more: pa.int64() = 0
+
+    @classmethod
+    def upgrade(cls, old: Any) -> Any:
+        return {"due": np.full(old.num_rows, 30_000, "M8[us]")}
+
+    def onRows(self, state: Any, rows: Any, index: Any) -> Any:
+        return {"more": state["more"].to_numpy() + (rows["v"].to_numpy()[:1] == SILENT)}
+
+
+@pytest.mark.parametrize("rows", [[], [("a", 1)], [("a", SILENT)]])
+def test_timers_follow_what_upgrade_says_of_due(rows: Rows, tmp_path: Path) -> None:
+    """Whether a key comes up because of rows, which change it or not, or of its old timer."""
+    line = Line(Reminded, str(tmp_path))
+    line.batch(chunks_of([("a", 1)], 10))
+    assert line.stored()[1] == {"a": 10}
+    later = column_codec(RemindedLater)
+    *earlier, state = evolve(later, "acts", (line.spec.meta.state,))
+    meta = msgspec.structs.replace(line.spec.meta, state=state, earlier=tuple(earlier))
+    line.spec = replace(line.spec, meta=meta)
+    line.program = replace(line.program, operator=RemindedLater)
+    if rows:
+        assert line.batch(chunks_of(rows, 10), now_ms=5)[0] == []
+        assert line.stored()[1] == {"a": 30}
+    assert line.batch([], now_ms=20)[0] == []
+    assert line.stored()[1] == {"a": 30}
+    assert line.batch([], now_ms=30)[0] == [{"k": "a", "n": 30}]
+    assert line.stored()[1] == {}
+    assert line.batch([], now_ms=40)[0] == []
+
+
+# --- keys that are split ----------------------------------------------------------------------
 
 
 class Merges(braided.ColumnOperator):

@@ -7,6 +7,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from braided.errors import (
 )
 from braided.store.columnar.arrow_types import described, refusal, type_of
 from braided.store.columnar.fields import ColumnCodec, ColumnField, StoredRecords, evolve
+from braided.store.columnar.packing import _ends
 from support.cases import cases
 
 _DAY = st.dates(dt.date(1900, 1, 1), dt.date(2100, 1, 1))
@@ -149,6 +151,7 @@ def test_a_key_without_a_record_has_defaults() -> None:
         (pa.map_(pa.string(), pa.int64()), "structs"),
         (pa.list_(pa.list_(pa.int8(), 2)), "without a size"),
         (pa.list_(pa.string(), 2), "without a size"),
+        (pa.list_(pa.float32(), 0), "nothing"),
         (pa.struct([]), "nothing"),
         (pa.dictionary(pa.int32(), pa.string()), "Spark"),
     ],
@@ -262,3 +265,10 @@ def test_records_that_are_damaged_or_from_the_future_are_not_misread() -> None:
                 codec.read([record, wrong])
         with pytest.raises(CheckpointVersionError, match="version 9"):
             codec.read([b"\x09" + record[1:]])
+
+
+def test_columns_that_arrow_can_not_hold_are_refused_before_their_offsets_wrap() -> None:
+    assert _ends(np.array([3, 0, 4])).tolist() == [0, 3, 3, 7]
+    assert _ends(np.array([2**31 - 1]))[-1] == 2**31 - 1
+    with pytest.raises(StateValueError, match="2147483652 bytes or items"):
+        _ends(np.array([2**31 - 1, 5]))

@@ -3,13 +3,12 @@
 To sort by one number is what Spark does fastest, by far (a radix sort). Rows of one place then come
 as the shuffle has them, which is nearly always their order: a look at whole columns tells, and what
 is out of order is sorted here. For that a place has to be complete, so the last one of a chunk
-waits for the next chunk. A place of very many rows, that of a hot key, waits in a file.
+waits for the next chunk. A place of very many rows, that of a hot key, waits in a file
+(`tasks/sorted_runs.py`).
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -17,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from braided.tasks.sorted_runs import SortedRuns
+
 __all__ = ["PlaceOrder"]
 
 MEMORY_BYTES = 64 << 20
 """What the rows of one place may take of memory before they wait in a file."""
-_PIECE_ROWS = 16_384
-"""Rows of a chunk that comes from a file."""
 
 
 class PlaceOrder:
@@ -36,7 +35,10 @@ class PlaceOrder:
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held: list[pa.RecordBatch] = []
         """Rows of one place, which may go on."""
-        for chunk in chunks:
+        rest: pa.RecordBatch | None = None
+        """What was read along with a place that went through a file: a chunk like any other."""
+        while (chunk := next(chunks, None) if rest is None else rest) is not None:
+            rest = None
             if not chunk.num_rows:
                 continue
             places = _places(chunk)
@@ -48,7 +50,7 @@ class PlaceOrder:
                 held.append(chunk)
                 if sum(each.nbytes for each in held) >= MEMORY_BYTES:
                     rest = yield from self._by_file(held, chunks)
-                    held = [] if rest is None else [rest]
+                    held = []
                 continue
             yield self._given([*held, chunk.slice(0, last)])
             held = [chunk.slice(last)]
@@ -59,13 +61,15 @@ class PlaceOrder:
         """Chunks, whose places ascend, as one in order."""
         chunk = chunks[0] if len(chunks) == 1 else pa.concat_batches(chunks)
         order = [chunk.column(i).to_numpy() for i in range(self._order)]
-        if not self._keep_order:
-            kept = chunk.select(list(range(self._order, chunk.num_columns)))
-        else:
-            kept = chunk
+        kept = self._kept(chunk)
         if not _descends(order, _places(chunk)).any():
             return kept
         return kept.take(pa.array(np.lexsort([*reversed(order), _places(chunk)])))
+
+    def _kept(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
+        if self._keep_order:
+            return chunk
+        return chunk.select(list(range(self._order, chunk.num_columns)))
 
     def _by_file(
         self, held: list[pa.RecordBatch], chunks: Iterator[pa.RecordBatch]
@@ -75,38 +79,17 @@ class PlaceOrder:
         Its result is what of the last chunk that was read is of later places.
         """
         place, rest = _places(held[0])[0], None
-        handle, path = tempfile.mkstemp(prefix="braided-", suffix=".arrow")
-        os.close(handle)
-        try:
-            order: list[list[npt.NDArray[Any]]] = []
-            with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, held[0].schema) as writer:
-                while held:
-                    chunk = held.pop(0)
-                    order.append([np.array(chunk.column(i)) for i in range(self._order)])
-                    writer.write_batch(chunk)
-                    following = None if held or rest is not None else next(chunks, None)
-                    if following is not None and following.num_rows:
-                        end = int(np.searchsorted(_places(following), place, side="right"))
-                        if end < following.num_rows:
-                            rest = following.slice(end)
-                        if end:
-                            held.append(following.slice(0, end))
-                    elif following is not None:
-                        held.append(following)
-            columns = [np.concatenate(each) for each in zip(*order, strict=True)]
-            yield from self._from_file(path, np.lexsort(columns[::-1]))
-        finally:
-            os.unlink(path)
+        with SortedRuns(self._order, held[0].schema, MEMORY_BYTES) as runs:
+            while held:
+                runs.add(held.pop(0))
+            while rest is None and (chunk := next(chunks, None)) is not None:
+                end = int(np.searchsorted(_places(chunk), place, side="right"))
+                runs.add(chunk.slice(0, end))
+                if end < chunk.num_rows:
+                    rest = chunk.slice(end)
+            for piece in runs.merged():
+                yield self._kept(piece)
         return rest
-
-    def _from_file(self, path: str, order: npt.NDArray[Any]) -> Iterator[pa.RecordBatch]:
-        with pa.memory_map(path) as file:
-            whole = pa.ipc.open_file(file).read_all()
-            if not self._keep_order:
-                whole = whole.select(list(range(self._order, whole.num_columns)))
-            for begin in range(0, len(order), _PIECE_ROWS):
-                piece = whole.take(pa.array(order[begin : begin + _PIECE_ROWS]))
-                yield from piece.combine_chunks().to_batches()
 
 
 def _places(chunk: pa.RecordBatch) -> npt.NDArray[np.int64]:

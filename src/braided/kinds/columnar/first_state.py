@@ -19,6 +19,7 @@ from braided.flow.route import slot_sql
 from braided.kinds.columnar.key_states import due_ms
 from braided.operator.columns import ColumnOperator, column_codec
 from braided.spark.sql_text import quoted
+from braided.store.columnar.casting import exactly
 from braided.store.columnar.fields import DUE, ColumnField
 from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
@@ -158,8 +159,8 @@ class _RecordsWriter:
         if field.name not in given:
             return default.take(pa.array(np.zeros(count, np.int64)))
         try:
-            column = given[field.name].cast(field.type)
-        except pa.ArrowException as error:
+            column = exactly(given[field.name], field.type)
+        except (pa.ArrowException, ValueError) as error:
             raise StateValueError(
                 f"initialState of operator {self.name!r}: column {field.name!r} does not fit the "
                 f"field's type {field.type}: {error}"

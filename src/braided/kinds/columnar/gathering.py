@@ -1,8 +1,9 @@
 """Rows brought together, so that a call has many keys and each of them with all its rows.
 
 Rows come sorted by place, and those of a key have one. What has the last place of a chunk may go on
-in the next one and waits for it, unless it is too much to wait: then the key's rows come in several
-calls, each with the state that the one before has left.
+in the next one and waits for it. A place that is too much for one call comes in several, each with
+the state that the one before has left: where it is divided follows from its own rows alone
+(`division.py`), so that every attempt divides it alike.
 
 How much comes together goes by the clock where the task may be told to stop: it is asked between
 calls only.
@@ -11,16 +12,19 @@ calls only.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from time import perf_counter_ns
 
 import numpy as np
 import pyarrow as pa
 
+from braided.kinds.columnar.division import divisions
+
 __all__ = ["CALL_BYTES", "CALL_ROWS", "WholeKeys"]
 
 CALL_ROWS = 65_536
 CALL_BYTES = 64 << 20
-"""A call has about so many rows or bytes, however many there are."""
+"""A call has about so many rows or bytes, however many there are; a key has no more."""
 _CALL_NS = 50_000_000
 """What a call should take where a task may be told to stop."""
 
@@ -43,18 +47,22 @@ class WholeKeys:
             waiting.append(chunk)
             rows += chunk.num_rows
             size += chunk.nbytes
-            if rows < self._rows_max and size < CALL_BYTES:
-                continue
+            if rows < CALL_ROWS and size < CALL_BYTES:
+                one_place = _place(waiting[0], 0) == _place(chunk, -1)
+                if one_place or rows < self._rows_max:
+                    continue
             whole = _joined(waiting)
-            end = _last_place(whole)
-            if end == 0 and (rows >= CALL_ROWS or size >= CALL_BYTES):
-                end = rows
-            if end:
-                yield from self._measured(whole.slice(0, end))
-            rest = whole.slice(end)
+            begin = 0
+            for end in _ends(whole):
+                yield from self._measured(whole.slice(begin, end - begin))
+                begin = end
+            rest = whole.slice(begin)
             waiting, rows, size = [rest] if rest.num_rows else [], rest.num_rows, rest.nbytes
         if waiting:
-            yield from self._measured(_joined(waiting))
+            whole = _joined(waiting)
+            for begin, end in pairwise([0, *_divisions(whole), rows]):
+                if begin < end:
+                    yield from self._measured(whole.slice(begin, end - begin))
 
     def _measured(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         begun_ns = perf_counter_ns()
@@ -76,7 +84,17 @@ def _joined(chunks: list[pa.RecordBatch]) -> pa.RecordBatch:
     return chunks[0] if len(chunks) == 1 else pa.concat_batches(chunks)
 
 
-def _last_place(chunk: pa.RecordBatch) -> int:
-    """Where the rows of the last place begin."""
+def _place(chunk: pa.RecordBatch, row: int) -> int:
+    return int(chunk.column(chunk.num_columns - 1)[row].as_py())
+
+
+def _ends(chunk: pa.RecordBatch) -> list[int]:
+    """Where calls end: where a place is divided, and before the last one, which may go on."""
+    ends = _divisions(chunk)
     places = chunk.column(chunk.num_columns - 1).to_numpy()
-    return int(np.searchsorted(places, places[-1], side="left"))
+    last = int(np.searchsorted(places, places[-1], side="left"))
+    return [*ends, last] if last > (ends[-1] if ends else 0) else ends
+
+
+def _divisions(chunk: pa.RecordBatch) -> list[int]:
+    return divisions(chunk, CALL_ROWS, CALL_BYTES)

@@ -21,12 +21,19 @@ from braided.tasks.channel import Channel
 from braided.tasks.reports import KeyRecord
 from braided.tasks.split_keys import split_keys_of
 
-__all__ = ["KeyStates", "LoadedKeys", "due_ms"]
+__all__ = ["STATE_BYTES", "KeyStates", "LoadedKeys", "TooMuchState", "due_ms"]
 
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+STATE_BYTES = 256 << 20
+"""What the records of the keys of a call may have, unless there is but one."""
+
 _NEVER_MS = np.iinfo(np.int64).max
+
+
+class TooMuchState(Exception):
+    """Keys whose state is too much for one call: fewer of them are to be loaded."""
 
 
 @dataclass
@@ -43,6 +50,11 @@ class LoadedKeys:
     columns: list[pa.Array]
     unchanged: PackedRecords
     """What their records would be if nothing changed."""
+    timers: Numbers | None
+    """When their timers are, in milliseconds; None if they can't be due.
+
+    It is what their records say, but for those that `upgrade` gave another `due` just now.
+    """
 
 
 class KeyStates:
@@ -53,11 +65,17 @@ class KeyStates:
         self._codec = codec
         names = [field.name for field in codec.fields]
         self._due = names.index(DUE) if DUE in names else None
+        self._stored = None
+        if self._due is not None and codec.upgrade is not None:
+            self._stored = codec.stored()
         self._split = split_keys_of(channel)
         self._partials: dict[tuple[bytes, int], bytes | None] = {}
 
     def load(self, keys: list[bytes], slots: Numbers) -> LoadedKeys:
-        """The keys have to come slot by slot, and each but once."""
+        """The keys have to come slot by slot, and each but once.
+
+        Raises TooMuchState before it has done anything with the records.
+        """
         suffixes, long = record_suffixes(keys)
         records: list[bytes | None] = []
         state = self._channel.state
@@ -71,8 +89,11 @@ class KeyStates:
             split = [i for i, key in enumerate(keys) if key in self._split]
             for i in split:
                 records[i] = self._partials.get((keys[i], int(slots[i])))
+        if len(keys) > 1 and self._codec.size(records) > STATE_BYTES:
+            raise TooMuchState
         columns, unchanged = self._codec.read(records)
-        return LoadedKeys(keys, slots, suffixes, long, split, records, columns, unchanged)
+        timers = self._timers(records, columns)
+        return LoadedKeys(keys, slots, suffixes, long, split, records, columns, unchanged, timers)
 
     def store(
         self, loaded: LoadedKeys, columns: Sequence[pa.Array], removed: Mask | None = None
@@ -84,6 +105,10 @@ class KeyStates:
         else:
             now = self._codec.write(columns, count)
             changed = now.differs(loaded.unchanged)
+        if self._stored is not None:
+            # A record says when its timer is, also one that `upgrade` alone has changed.
+            assert self._due is not None
+            changed |= loaded.timers != due_ms(loaded.columns[self._due])
         if removed is not None:
             changed &= ~removed
         for i in loaded.split:
@@ -95,6 +120,21 @@ class KeyStates:
             self._delete(loaded, removed)
         if self._due is not None:
             self._put_timers(loaded, columns[self._due], removed)
+
+    def _timers(
+        self, records: Sequence[bytes | None], columns: Sequence[pa.Array]
+    ) -> Numbers | None:
+        if self._due is None:
+            return None
+        timers = due_ms(columns[self._due])
+        if self._stored is None:
+            return timers
+        newest = self._codec.fresh[:1]
+        old = {i: record for i, record in enumerate(records) if record and record[:1] != newest}
+        if old:
+            timers = timers.copy()
+            timers[list(old)] = due_ms(self._stored.decode(list(old.values()))[self._due])
+        return timers
 
     def partials(self) -> tuple[KeyRecord, ...]:
         """What the rows of split keys came to in each share, where they changed anything."""
@@ -136,8 +176,8 @@ class KeyStates:
 
     def _put_timers(self, loaded: LoadedKeys, due: pa.Array, removed: Mask | None) -> None:
         """Has each key's timer where its `due` is, and none where that is null."""
-        assert self._due is not None
-        before, after = due_ms(loaded.columns[self._due]), due_ms(due)
+        assert loaded.timers is not None
+        before, after = loaded.timers, due_ms(due)
         if removed is not None:
             after = np.where(removed, _NEVER_MS, after)
         moved = np.flatnonzero(before != after)

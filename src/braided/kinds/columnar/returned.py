@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from braided.errors import OutputSchemaError, StateValueError
+from braided.store.columnar.casting import exactly, masked, rows_of_matrix
 from braided.store.columnar.fields import DUE, REMOVE, ColumnField
 from braided.store.columnar.packing import FixedField, packing_of
 
@@ -89,7 +90,7 @@ def _column(values: Any, field: ColumnField, count: int, hook: str) -> pa.Array:
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, np.ndarray):
-        return _from_numpy(values, kind)
+        return exactly(_from_numpy(values, kind), kind)
     if not isinstance(values, pa.Array | pa.ChunkedArray):
         if hasattr(values, "to_arrow"):
             values = values.to_arrow()
@@ -100,11 +101,7 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
         values = values.combine_chunks()
         if isinstance(values, pa.ChunkedArray):
             values = pa.concat_arrays(values.chunks)
-    if values.type == kind:
-        return values
-    if pa.types.is_timestamp(kind) and pa.types.is_integer(values.type):
-        raise ValueError("a time is a timestamp or a datetime64, not a number")
-    return values.cast(kind)
+    return exactly(values, kind)
 
 
 def _has_zone(kind: pa.DataType) -> bool:
@@ -122,25 +119,21 @@ def _zoned(values: Any) -> Any:
 
 
 def _from_numpy(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """A column of whatever type comes closest."""
     if values.ndim == 2:
+        items = masked(values.reshape(-1))
         width = values.shape[1]
-        flat = np.ascontiguousarray(values).reshape(-1)
-        if pa.types.is_fixed_size_list(kind):
-            if width != kind.list_size:
-                raise ValueError(f"its lists have {width} items")
-            items = _from_numpy(flat, kind.value_type)
-            return pa.FixedSizeListArray.from_arrays(items, type=kind)
-        if pa.types.is_list(kind):
-            ends = pa.array(np.arange(0, len(flat) + 1, width, dtype=np.int32))
-            return pa.ListArray.from_arrays(ends, _from_numpy(flat, kind.value_type), type=kind)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        if not pa.types.is_fixed_size_list(kind):
+            return rows_of_matrix(values, items)
+        if width != kind.list_size:
+            raise ValueError(f"its lists have {width} items")
+        return pa.FixedSizeListArray.from_arrays(exactly(items, kind.value_type), type=kind)
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if is_number and values.ndim == 1 and not isinstance(values, np.ma.MaskedArray):
         packing = packing_of(kind)
         if isinstance(packing, FixedField) and packing.dtype == values.dtype:
             return packing.unpack(values, np.ones(len(values), np.bool_))
-    if pa.types.is_timestamp(kind) and values.dtype.kind in "iu":
-        raise ValueError("a time is a timestamp or a datetime64, not a number")
-    array = pa.array(values)
-    return array if array.type == kind else array.cast(kind)
+    return masked(values)
 
 
 def _told(values: Any) -> str:
@@ -178,10 +171,8 @@ def _free_array(values: Any) -> Any:
     """A column of an output, whose type is seen to later."""
     if isinstance(values, np.ndarray):
         if values.ndim == 2:
-            flat = np.ascontiguousarray(values).reshape(-1)
-            ends = pa.array(np.arange(0, len(flat) + 1, values.shape[1], dtype=np.int32))
-            return pa.ListArray.from_arrays(ends, pa.array(flat))
-        return pa.array(values)
+            return rows_of_matrix(values, masked(values.reshape(-1)))
+        return masked(values)
     return values
 
 
@@ -204,8 +195,15 @@ def positions_of(
             "of those, or a mask over them"
         )
     array = np.asarray(origin)
+    if array.ndim != 1:
+        raise OutputSchemaError(
+            f"{hook} returned {type(origin).__name__} {origin!r:.80} as positions; there is a list "
+            "or an array of them, one for each row of the output"
+        )
     if array.dtype == np.bool_ and len(array) == rows:
         array = np.flatnonzero(array)
+    elif not len(array):
+        array = array.astype(np.int64)  # to numpy, an empty list has floats
     if array.dtype.kind not in "iu" or array.shape != (rows_out,):
         raise OutputSchemaError(
             f"{hook} returned {len(array)} positions of {array.dtype} for an output of {rows_out} "

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from braided.errors import BraidedError, OutputSchemaError, StateValueError
 from braided.kinds.columnar.gathering import WholeKeys
-from braided.kinds.columnar.key_states import KeyStates, LoadedKeys, due_ms
+from braided.kinds.columnar.key_states import KeyStates, LoadedKeys, TooMuchState, due_ms
 from braided.kinds.columnar.program import ColumnProgram
 from braided.kinds.columnar.returned import new_columns, positions_of, returned, table_of
 from braided.kinds.columnar.runtime import ColumnRuntime
@@ -100,7 +100,7 @@ class ColumnRun:
         self._wholes = whole_records(self.channel)
         for grouped in self._source.read(self._in_order(chunks)):
             with meter.sharing():
-                output = self._run(self._rows_call(self._one_group_each(grouped)))
+                output = self._rows(self._one_group_each(grouped))
             yield from output
         if self._program.has_due and not self._source.timers_wait:
             yield from self._fire()
@@ -141,7 +141,22 @@ class ColumnRun:
         # A new key of a place has a higher rank than all of the places before: those stay sorted.
         lengths = np.diff(grouped.starts, append=grouped.chunk.num_rows)
         order = np.argsort(np.repeat(ranks, lengths), kind="stable")
-        chunk = grouped.chunk.take(pa.array(order))
+        return self._grouped(grouped.chunk.take(pa.array(order)))
+
+    def _rows(self, grouped: GroupedChunk) -> list[pa.RecordBatch]:
+        """The output of the rows, by one call unless the state of their keys is too much for it."""
+        try:
+            call = self._rows_call(grouped)
+        except TooMuchState:
+            middle = grouped.begins[len(grouped.begins) // 2]
+            return [
+                chunk
+                for half in (grouped.chunk.slice(0, middle), grouped.chunk.slice(middle))
+                for chunk in self._rows(self._grouped(half))
+            ]
+        return self._run(call)
+
+    def _grouped(self, chunk: pa.RecordBatch) -> GroupedChunk:
         return group_chunk(chunk, self._program.keys, self._key_positions, by_place=True)
 
     def _rows_call(self, grouped: GroupedChunk) -> _Call:
@@ -170,14 +185,19 @@ class ColumnRun:
         for first in range(0, len(timers), DUE_KEYS):
             begun_ns = meter.worked_ns()
             some = timers[first : first + DUE_KEYS]
-            output: list[pa.RecordBatch] = []
-            call = self._due_call(some)
-            if call is not None:
-                output = self._run(call)
+            output = self._due_output(some)
             meter.charge(
                 list(Counter(slot for *_, slot in some).items()), meter.worked_ns() - begun_ns
             )
             yield from output
+
+    def _due_output(self, timers: list[DueTimer]) -> list[pa.RecordBatch]:
+        try:
+            call = self._due_call(timers)
+        except TooMuchState:
+            middle = len(timers) // 2
+            return [*self._due_output(timers[:middle]), *self._due_output(timers[middle:])]
+        return [] if call is None else self._run(call)
 
     def _due_call(self, timers: list[DueTimer]) -> _Call | None:
         """Keys that are due. A key has one timer, which says the same as its record."""
@@ -187,10 +207,13 @@ class ColumnRun:
         due = loaded.columns[self._due]
         stale = due_ms(due) != [ms for ms, _, _ in timers]
         if stale.any():
-            # Of a class that had an onDue once, and was without for a while.
-            for (ms, key, slot), is_stale in zip(timers, stale.tolist(), strict=True):
-                if is_stale:
-                    self.channel.state.slot(slot).delete(timer_suffix(ms, key)[0])
+            # Of a class that had an onDue once, and was without for a while; or `upgrade` has just
+            # given the key another time, to which its timer goes then.
+            others = list(compress(timers, stale.tolist()))
+            moving = self._states.load(list(compress(keys, stale.tolist())), slots[stale])
+            self._states.store(moving, moving.columns)
+            for ms, key, slot in others:
+                self.channel.state.slot(slot).delete(timer_suffix(ms, key)[0])
             rest = list(compress(timers, (~stale).tolist()))
             return self._due_call(rest) if rest else None
         columns = list(loaded.columns)
@@ -238,9 +261,15 @@ class ColumnRun:
     def _given_out(self, call: _Call, table: pa.Table, origin: Any) -> list[pa.RecordBatch]:
         hook = call.hook
         at = positions_of(origin, table.num_rows, call.origins, call.starts, hook)
-        chunks = self._program.encoder.encode_arrow(table)
         if not self._emitter.keep_order:
+            chunks = self._program.encoder.encode_arrow(table)
             return [self._emitter.emit_ordered(chunk, ()) for chunk in chunks]
+        if (np.diff(at) < 0).any():
+            # Which rows share a call goes by the clock, and must not be seen in the output, whose
+            # digest tells attempts apart.
+            by_origin = np.argsort(at, kind="stable")
+            table, at = table.take(pa.array(by_origin)), at[by_origin]
+        chunks = self._program.encoder.encode_arrow(table)
         numbers = _numbers(at)
         if call.firsts is not None:
             numbers = numbers + call.firsts[at]

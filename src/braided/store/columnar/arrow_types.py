@@ -56,6 +56,8 @@ def refusal(kind: pa.DataType, nested: bool = False) -> str | None:
                 "a list of a fixed size is kept at the top, of numbers or times; use "
                 "pa.list_(item) without a size"
             )
+        if not kind.list_size:
+            return "a list of size 0 has nothing to keep; use pa.list_(item) without a size"
         return None
     if pa.types.is_list(kind):
         return refusal(kind.value_type, nested=True)

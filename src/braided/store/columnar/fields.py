@@ -23,6 +23,7 @@ from braided.errors import (
     StateValueError,
 )
 from braided.store.columnar.arrow_types import JsonType, described, refusal, type_of, widens
+from braided.store.columnar.casting import exactly, masked
 from braided.store.columnar.records import PackedRecords, RecordLayout, UnreadableRecord
 from braided.store.records.evolution import VERSIONS_MAX, numbered, same_fields
 
@@ -68,6 +69,7 @@ class StoredRecords:
 
     def __init__(self, operator: str, history: Sequence[str]) -> None:
         self.operator = operator
+        self.history = tuple(history)
         self._versions = [_Version(i, text) for i, text in enumerate(history, 1)]
         self._now = self._versions[-1]
         self.names = self._now.names
@@ -161,6 +163,10 @@ class ColumnCodec(StoredRecords):
             raise ValueError(f"the history of {self.operator} does not end with its fields")
         return ColumnCodec(self.operator, self.fields, self.upgrade, history)
 
+    def stored(self) -> StoredRecords:
+        """The same records without what the class says of old ones."""
+        return StoredRecords(self.operator, self.history)
+
     def read(self, records: Sequence[bytes | None]) -> tuple[list[pa.Array], PackedRecords]:
         """The columns of the keys that have these records (None: a new key, which has defaults),
         and what their records are if nothing changes.
@@ -170,6 +176,13 @@ class ColumnCodec(StoredRecords):
         if None in records:
             whole = [fresh if record is None else record for record in records]
         return self._decode(whole)
+
+    def size(self, records: Sequence[bytes | None]) -> int:
+        """About how many bytes of records `read` would have to hold at once."""
+        if self._now.layout.width is not None:
+            return len(records) * self._now.layout.width
+        fresh = self.fresh
+        return sum([len(record or fresh) for record in records])
 
     def write(self, arrays: Sequence[pa.Array], count: int) -> PackedRecords:
         """The records of columns of the fields' types."""
@@ -196,7 +209,7 @@ class ColumnCodec(StoredRecords):
         assert self.upgrade is not None
         try:
             returned = self.upgrade(old)
-            table = returned if isinstance(returned, pa.Table) else pa.table(returned)
+            table = _table(returned)
         except Exception as error:
             raise OperatorError(
                 f"{self.operator}.upgrade raised {type(error).__name__}: {error}; it was given "
@@ -212,14 +225,23 @@ class ColumnCodec(StoredRecords):
                     f"each of the {count} that it was given"
                 )
             try:
-                column = table.column(name).cast(kinds[name])
-            except pa.ArrowException as error:
+                columns[name] = exactly(_combined(table.column(name)), kinds[name])
+            except (pa.ArrowException, ValueError) as error:
                 raise StateValueError(
                     f"{self.operator}.upgrade returned {name!r} as {table.column(name).type}, "
                     f"which does not fit the field's type {kinds[name]}: {error}"
                 ) from None
-            columns[name] = _combined(column)
         return columns
+
+
+def _table(returned: Any) -> pa.Table:
+    if isinstance(returned, Mapping):
+        arrays = {
+            name: masked(each) if isinstance(each, np.ndarray) else each
+            for name, each in returned.items()
+        }
+        return pa.table(arrays)
+    return returned if isinstance(returned, pa.Table) else pa.table(returned)
 
 
 def _combined(column: pa.ChunkedArray) -> pa.Array:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from braided.errors import StateValueError
 from braided.store.columnar.arrow_types import is_plain
 from braided.store.slots.key_codec import from_plain, to_plain
 
@@ -245,6 +246,11 @@ def _offsets(array: pa.Array) -> Lengths:
 
 
 def _ends(lengths: Lengths) -> npt.NDArray[np.int32]:
-    offsets = np.zeros(len(lengths) + 1, np.int32)
+    offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    return offsets
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise StateValueError(
+            f"a field of {len(lengths)} keys takes {offsets[-1]} bytes or items, more than an "
+            "Arrow column can hold; read fewer keys at a time, or keep less of a key in one field"
+        )
+    return offsets.astype(np.int32)

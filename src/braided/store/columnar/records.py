@@ -96,6 +96,8 @@ class RecordLayout:
         parts += [(f"f{i}", packing.dtype) for i, packing in self._fixed]
         parts += [(f"n{i}", "<u4") for i, _ in self._free]
         self._head = np.dtype(parts)
+        self.width = None if self._free else self._head.itemsize
+        """The bytes of every record; None where they differ."""
 
     def encode(self, arrays: Sequence[pa.Array], count: int) -> PackedRecords:
         """One record per row of the arrays, which are of the fields' types."""
