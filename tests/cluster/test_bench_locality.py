@@ -30,6 +30,7 @@ def test_keys_that_occur_together_come_together_and_no_row_is_lost(
     assert online["locality"] > 1.5 * hashed["locality"]
     assert worst["locality"] < hashed["locality"]
     assert online["remote_mb"] <= hashed["remote_mb"] <= worst["remote_mb"]
-    promise = online["promises"][0]
-    assert promise["moved_keys"] > 0 and abs(promise["expected"] - promise["came"]) < 0.15
+    assert any(promise["moved_keys"] > 0 for promise in online["promises"])
+    judged = [promise for promise in online["promises"] if promise["came"] is not None]
+    assert all(abs(promise["expected"] - promise["came"]) < 0.15 for promise in judged)
     assert 0 < result["hot_path_cost"] < 1
