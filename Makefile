@@ -43,7 +43,7 @@ fuzz: setup  ## Runs the property tests that need no Spark on new random cases, 
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest tests/store tests/control tests/sim tests/operator tests/dict_functions tests/kinds $(PYTEST_ARGS)
 
 check: setup  ## Lints, type-checks and verifies which layer imports which
-	@$(BIN)/ruff check src tests scripts
+	@$(BIN)/ruff check src tests scripts deploy
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/layers.py
 
