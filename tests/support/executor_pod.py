@@ -24,7 +24,7 @@ def executor_pod(spark: SparkSession, settings: Mapping[str, str]) -> dict[str, 
     none = jvm.scala.Option.empty()
     secrets = singleton("org.apache.spark.internal.config.package").AUTH_SECRET_FILE()
     executor = singleton("org.apache.spark.deploy.k8s.KubernetesConf").createExecutorConf(
-        conf, "42", spark.sparkContext.applicationId, none, 0
+        conf, "90042", spark.sparkContext.applicationId, none, 0
     )
     profile = singleton("org.apache.spark.resource.ResourceProfile")
     client = jvm.io.fabric8.kubernetes.client.KubernetesClientBuilder().build()  # asks nobody
