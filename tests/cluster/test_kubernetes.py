@@ -53,7 +53,9 @@ def test_an_executor_from_the_container_joins_the_driver_and_has_channels(
     log = tmp_path / "executor.log"
     entrypoint = kubernetes_files.DIRECTORY / "entrypoint.sh"
     executors = SparkExecutors(spark)
-    keeper = keep([str(entrypoint), *container["args"]], environment, log)
+    # An executor keeps the jars of its application in the directory that it runs in.
+    command = f"cd '{tmp_path}' && exec '{entrypoint}' {' '.join(container['args'])}"
+    keeper = keep(["bash", "-c", command], environment, log)
     try:
 
         def has_joined() -> bool:
