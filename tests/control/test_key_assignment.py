@@ -146,11 +146,11 @@ def test_a_hundred_thousand_keys_are_compared_at_once() -> None:
     one = KeyAssignment.of(keys, hashes, hashes ^ 5, chance.integers(0, 256, count))
     two = KeyAssignment.of(keys, hashes, hashes ^ 5, chance.integers(0, 256, count))
     tables = [replace(RoutingTable.initial(256, 4), assigned=each) for each in (one, two)]
-    begun = time.perf_counter()
+    begun = time.thread_time()
     moved = moved_keys(*tables)
-    took = time.perf_counter() - begun
+    took = time.thread_time() - begun
     assert len(moved) == int((one.slots != two.slots).sum())
-    begun = time.perf_counter()
+    begun = time.thread_time()
     for hash in hashes[:500].tolist():
         slot_of_key(tables[0], hash, hash ^ 5)
-    assert took < 50 * (time.perf_counter() - begun)
+    assert took < 50 * (time.thread_time() - begun)

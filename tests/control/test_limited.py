@@ -32,7 +32,9 @@ from braided.sim.keys import Hotspot, Zipf
 SURGE = Spike(2000, 9000, 20, 20)
 
 
-def events_of(scale: ScalePolicy, most: int, keys: Zipf | Hotspot, sized: bool) -> list[Event]:
+def events_of(
+    scale: ScalePolicy, most: int, keys: Zipf | Hotspot, sized: bool, settle: int = 0
+) -> list[Event]:
     flow = SimFlow(
         Cluster(hosts=2, cores=8),
         (SimOperator("sum", keys, channels=3),),
@@ -40,27 +42,33 @@ def events_of(scale: ScalePolicy, most: int, keys: Zipf | Hotspot, sized: bool) 
         duration_s=80,
         sized=sized,
     )
-    return list(simulate(flow, Settings(scale=scale, limits=Limits(channels_max=most))).events)
+    limits = Limits(channels_max=most)
+    settings = Settings(scale=scale, limits=limits, settle_batches=settle)
+    return list(simulate(flow, settings).events)
 
 
 @pytest.mark.parametrize(
-    ("scale", "most", "keys", "sized"),
+    ("scale", "most", "keys", "sized", "settle"),
     [
-        (Ds2(), 16, Zipf(keys=50, skew=1.3), True),
-        (Saso(), 8, Zipf(), False),
-        (Off(), 16, Zipf(), False),
+        (Ds2(), 16, Zipf(keys=50, skew=1.3), True, 0),
+        (Saso(), 8, Zipf(), False, 0),
+        (Off(), 16, Zipf(), False, 0),
+        (Ds2(), 16, Zipf(), False, 30),
     ],
-    ids=["ds2", "saso", "off"],
+    ids=["ds2", "saso", "off", "while it settles"],
 )
 def test_nothing_is_decided_or_left_undone_without_a_word(
-    scale: ScalePolicy, most: int, keys: Zipf, sized: bool
+    scale: ScalePolicy, most: int, keys: Zipf, sized: bool, settle: int
 ) -> None:
-    events = events_of(scale, most, keys, sized)
+    events = events_of(scale, most, keys, sized, settle)
     assert events == list(read(encode(event) for event in events))
     _check_judged(events)
     limits = Counter((e.batch, e.operator) for e in events if isinstance(e, Limited))
     assert not limits or max(limits.values()) == 1
-    assert {e.factor for e in events if isinstance(e, Limited)} <= set(FACTORS)
+    factors = {e.factor for e in events if isinstance(e, Limited)}
+    assert factors <= set(FACTORS) and ("start" in factors) == (settle > 0)
+    numbers = [event.decision for event in events if isinstance(event, Decided)]
+    assert numbers == list(range(1, len(numbers) + 1)), "no number is missing in the log"
     changed = {e.batch for e in events if isinstance(e, Planned) and not e.dropped}
     for event in events:
         if isinstance(event, Measured) and event.congestion > 0.2 and event.batch not in changed:

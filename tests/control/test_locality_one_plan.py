@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 
-from braided.control.events import Located, Planned
+from braided.cli.decisions import told
+from braided.control.events import Judged, Located, Planned
 from braided.control.locality.loop import LocalityRule
 from braided.control.locality.statistics import PairCounts
 from braided.control.loop import Controller, Cycle
@@ -119,6 +121,20 @@ def test_both_operators_change_together_and_nothing_else_of_them_does() -> None:
     located = [event for event in cycle.events if isinstance(event, Located)]
     assert len(located) == 1 and not located[0].held
     assert located[0].locality_s > 0 and located[0].moving_s > 0
+    # What was on its way for one of them comes to nothing, and the log says so.
+    (judged,) = [event for event in cycle.events if isinstance(event, Judged)]
+    assert (judged.operator, judged.verdict) == ("x", "unjudged") and "locality" in judged.why
+
+
+def test_a_plan_that_others_undo_is_said_not_to_be_judged() -> None:
+    controller = _controller()
+    (located,) = [e for e in _run(controller, range(4)).events if isinstance(e, Located)]
+    assert told(located).split()[2:5] == ["locality", f"#{located.decision}", "x,"]
+    controller.keys_superseded()
+    again = _run(controller, range(4, 8))
+    (judged,) = [event for event in again.events if isinstance(event, Judged)]
+    assert (judged.decision, judged.verdict) == (located.decision, "unjudged")
+    assert "another table" in judged.why
 
 
 def test_the_balancer_then_knows_what_slots_are_worth_where_they_are() -> None:
@@ -128,6 +144,15 @@ def test_the_balancer_then_knows_what_slots_are_worth_where_they_are() -> None:
     cycle = controller.step(_sample(5, tables, None), pairs=_pairs(5))
     anchor = cycle.view.operators["x"].anchor
     assert anchor is not None and anchor.shape == (32,) and anchor.sum() > 0
+
+
+def test_a_restart_knows_it_too() -> None:
+    controller = _controller()
+    _run(controller, range(4))
+    again = Controller(controller.settings, json.loads(json.dumps(controller.memory())))
+    tables = {"x": RoutingTable(4, 4, TABLE.slots, hosts=HOSTS), "y": TABLE}
+    anchor = again.step(_sample(5, tables, None)).view.operators["x"].anchor
+    assert anchor is not None and anchor.sum() > 0
 
 
 def test_a_plan_says_what_it_loses_of_locality() -> None:

@@ -17,6 +17,7 @@ from braided.control.events import (
     Event,
     EventLogError,
     Judged,
+    Limited,
     Measured,
     Planned,
     encode,
@@ -24,6 +25,7 @@ from braided.control.events import (
     read,
     unpack_loads,
 )
+from braided.control.judging import extend_hold
 from braided.control.loop import Controller, Cycle
 from braided.control.measure.moving_cost import MovingRates
 from braided.control.measure.view import (
@@ -154,7 +156,7 @@ def test_somebody_elses_table_supersedes_ours() -> None:
     theirs = RoutingTable(3, 2, np.arange(SLOTS) % 2)
     (judged,) = of(controller.step(sample(1, theirs)), Judged)
     assert isinstance(judged, Judged)
-    assert judged.verdict == "superseded"
+    assert (judged.verdict, judged.why != "") == ("superseded", True)
 
 
 def test_a_decision_that_does_not_help_is_marked_and_held_back() -> None:
@@ -181,6 +183,26 @@ def test_a_decision_that_does_not_help_is_marked_and_held_back() -> None:
     assert not of(again, Decided)
     later = controller.step(sample(judged.held_until + 1, after, hot(), ill))
     assert later.tables
+
+
+@pytest.mark.parametrize(
+    ("kind", "interval_s", "batches"),
+    [
+        ("scale-up", 1.0, 60),
+        ("scale-up", 0.5, 120),
+        ("scale-up", 10.0, 6),
+        ("balance", 1.0, 10),
+        ("balance", 0.1, 100),
+        ("balance", 60.0, 4),  # of batches that long, some at least
+    ],
+)
+def test_what_did_not_help_is_held_back_for_a_time_whatever_the_trigger(
+    kind: str, interval_s: float, batches: int
+) -> None:
+    seen = view(RoutingTable.initial(SLOTS, 4), hot())
+    once = extend_hold(None, seen, 100, kind, interval_s)
+    again = extend_hold(once, seen, 100, kind, interval_s)
+    assert (once.until, again.until) == (100 + batches, 100 + 2 * batches)
 
 
 def test_what_does_not_pay_is_dropped_and_not_repeated_in_every_batch() -> None:
@@ -304,6 +326,13 @@ def test_after_a_change_the_next_one_waits_for_the_cool_down() -> None:
     cycle = controller.step(sample(1, table))
     (held,) = [e for e in of(cycle, Decided) if isinstance(e, Decided) and e.kind == "scale-up"]
     assert held.held == "cooling down since batch 0"
+    # Also where slots move meanwhile, a wish that waits has its line, in every batch.
+    cycle = controller.step(sample(2, table, hot()))
+    assert cycle.tables["o"].channels == 6
+    (limited,) = of(cycle, Limited)
+    assert isinstance(limited, Limited)
+    assert (limited.factor, limited.wished) == ("cool-down", 9)
+    table = cycle.tables["o"]
     assert controller.step(sample(6, table)).tables["o"].channels == 9
 
 

@@ -11,7 +11,7 @@ import pytest
 from braided.control.events import Decided, Judged
 from braided.control.hot_keys import HotKeyRule, pin_change
 from braided.control.judging import expect, judge
-from braided.control.loop import Controller
+from braided.control.loop import Controller, Cycle
 from braided.control.measure.arrival_rate import ArrivalRate
 from braided.control.measure.latency import Latency
 from braided.control.measure.measurer import Measurer
@@ -23,7 +23,8 @@ from braided.control.policies.saso import Saso
 from braided.control.policy import Bounds, Limits, Memory, Wish
 from braided.control.routing.balance import imbalance
 from braided.control.routing.executors import Layout
-from braided.control.routing.table import RoutingTable
+from braided.control.routing.rescale import rescale
+from braided.control.routing.table import Pin, RoutingTable
 from braided.control.settings import Settings
 from braided.control.useful import HottestKey, Remote, of_cores, of_key, remote_bound
 from braided.control.worth import Prices, weigh
@@ -237,10 +238,30 @@ def test_a_step_up_in_vain_is_taken_back_at_once_and_said_to_be() -> None:
         said += [e.held for e in cycle.events if isinstance(e, Decided)]
         if number > 2:
             assert "do not help" in controller.bound("o")
-    assert channels == [8, 1, *[1] * 10] or channels == [8, 2, *[2] * 10]
+    assert channels == [4, 1, *[1] * 10] or channels == [4, 2, *[2] * 10]
     assert any("what holds them up comes after them" in each for each in said)
     words = [e.verdict for e in cycle.events if isinstance(e, Judged)]
     assert "effective" not in words
+
+
+def test_where_a_batch_is_late_without_its_rows_few_more_channels_are_tried_first() -> None:
+    settings = Settings(scale=Wants({"o": 12}), limits=Limits(channels_max=12))
+    for took_s, granted in ((1.7, 12), (1.9, 4)):  # 0.8 s of it for rows
+        controller = Controller(settings)
+        sample = batch(0, operator(RoutingTable.initial(SLOTS, 2), 50.0), duration_s=took_s)
+        assert controller.step(sample).tables["o"].channels == granted
+        outlook = controller.outlook()
+        assert outlook is not None
+        assert outlook.useful == ({"o": 4} if granted == 4 else {})
+        assert ("4 channels are tried first" in controller.bound("o")) == (granted == 4)
+
+
+def test_saso_does_not_climb_to_the_top_where_no_level_makes_a_batch_fit() -> None:
+    table = RoutingTable.initial(SLOTS, 2)
+    seen = view(table, np.full(SLOTS, 1.5 / SLOTS), throughput=1500.0, congestion=0.6)
+    full = flow(seen, interval_s=1.0, overhead_s=2.0)
+    wishes, _ = Saso().scale(full, Limits(channels_max=64), {})
+    assert 2 <= wishes["o"].channels <= 8
 
 
 def test_operators_may_have_bounds_of_their_own() -> None:
@@ -273,21 +294,27 @@ def test_a_key_bounds_the_channels_by_its_share_of_the_work() -> None:
     heavy = replace(seen, heavy=(KeyLoad(b"k", 1, 1.6, 1.6, 1.6),))
     hottest = HottestKey.seen(None, heavy)
     assert hottest is not None and hottest.share == pytest.approx(0.4)
-    bound = of_key(heavy, hottest, lambda name, key: f"({key.decode()!r},)")
+    rule = HotKeyRule(pins_max=2)
+    bound = of_key(heavy, hottest, lambda name, key: f"({key.decode()!r},)", rule)
     assert bound is not None
     assert (bound.channels, bound.why) == (
         3,
         "key ('k',) alone takes 1.6 channels; more than 3 channels do not help",
     )
     # One that can be split is no bound: it need not stay on one channel.
-    assert of_key(replace(heavy, can_split=True), hottest, lambda name, key: "") is None
+    splits = replace(heavy, can_split=True)
+    assert of_key(splits, hottest, lambda name, key: "", rule) is None
+    # Unless as many keys as may be are pinned already, and it is none of them.
+    for pinned, is_bound in (([b"a"], False), ([b"a", b"b"], True), ([b"a", b"k"], False)):
+        crowded = replace(splits, pinned=frozenset(pinned))
+        assert (of_key(crowded, hottest, lambda name, key: "", rule) is not None) == is_bound
     # A batch without rows says nothing, and one without heavy keys that there are none.
     assert HottestKey.seen(hottest, replace(seen, rows=0.0)) is hottest
     assert HottestKey.seen(hottest, seen) is None
-    assert of_key(seen, None, lambda name, key: "") is None
+    assert of_key(seen, None, lambda name, key: "", rule) is None
     # All of a trickle is no bound to the flood that may follow.
     trickle = replace(seen, load=np.full(SLOTS, 0.1 / SLOTS))
-    assert of_key(trickle, HottestKey(b"k", 1.0), lambda name, key: "") is None
+    assert of_key(trickle, HottestKey(b"k", 1.0), lambda name, key: "", rule) is None
 
 
 def test_cores_bound_channels_that_compute_and_not_those_that_wait() -> None:
@@ -324,6 +351,90 @@ def test_what_comes_after_bounds_channels_by_what_is_taken_in() -> None:
     assert not bound.is_over(seen)
     assert bound.is_over(replace(seen, throughput=3000.0))
     assert bound.useful(is_over=True).channels == 4
+
+
+@pytest.mark.parametrize("pins", [(), (Pin(b"k", 1, 2, 3),)], ids=["counted", "pinned"])
+def test_a_step_up_is_judged_where_the_batch_that_has_it_moved_slots_or_a_key_as_well(
+    pins: tuple[Pin, ...],
+) -> None:
+    controller = Controller(Settings(scale=Wants({"o": 8}), limits=Limits(channels_max=8)))
+    table = RoutingTable.initial(SLOTS, 2)
+
+    def full(number: int, table: RoutingTable) -> Cycle:
+        sample = batch(number, operator(table, 50.0, backlog_rows=1e4), duration_s=2.0)
+        return controller.step(replace(sample, collected_s=2.0))
+
+    asked = full(0, table).tables["o"]
+    assert asked.channels == 4
+    slots = asked.slots if pins else np.roll(asked.slots, 1)
+    cycle = full(1, replace(asked, slots=slots, pins=pins))
+    assert [e.verdict for e in cycle.events if isinstance(e, Judged)] == ["ineffective"]
+    assert cycle.tables["o"].channels <= 2
+
+
+@pytest.mark.parametrize("waited", [True, False])
+def test_channels_given_ahead_of_a_batch_are_judged_where_input_waited_before(waited: bool) -> None:
+    wants = Wants({"o": 2})
+    controller = Controller(Settings(scale=wants, limits=Limits(channels_max=8)))
+    table = RoutingTable.initial(SLOTS, 2)
+    took_s = 2.0 if waited else 0.9
+    controller.step(batch(0, operator(table, 50.0), duration_s=took_s, collected_s=took_s))
+    outlook = controller.outlook()
+    assert outlook is not None
+    more = replace(rescale(table, 8, np.ones(SLOTS)), epoch=1)
+    decided, lines = controller.foreseen(1, outlook.view, "o", Wish(8, "more comes"), more)
+    if not waited:
+        assert [line.verdict for line in lines if isinstance(line, Judged)] == ["unjudged"]
+        return
+    assert (decided.metric, decided.before, decided.expected) == ("throughput", 800, 1600)
+    assert not lines
+    # Twice the rows in the same time take twice as long, on four times the channels.
+    wants.channels["o"] = 8
+    cycle = controller.step(batch(1, operator(more), duration_s=4.0, collected_s=2.0))
+    (judged,) = [e for e in cycle.events if isinstance(e, Judged)]
+    assert (judged.decision, judged.verdict) == (decided.decision, "ineffective")
+    assert cycle.tables["o"].channels <= 2
+
+
+def test_channels_given_ahead_that_were_asked_for_after_the_batch_before_are_judged_once() -> None:
+    controller = Controller(Settings(scale=Wants({"o": 8}), limits=Limits(channels_max=8)))
+    table = RoutingTable.initial(SLOTS, 2)
+    first = batch(0, operator(table, 50.0), duration_s=2.0, collected_s=2.0)
+    asked = controller.step(first).tables["o"]
+    outlook = controller.outlook()
+    assert outlook is not None
+    wish = Wish(asked.channels, "more comes")
+    _, lines = controller.foreseen(1, outlook.view, "o", wish, asked)
+    assert [line.verdict for line in lines if isinstance(line, Judged)] == ["unjudged"]
+    cycle = controller.step(batch(1, operator(asked, 50.0), duration_s=2.0, collected_s=2.0))
+    assert len([e for e in cycle.events if isinstance(e, Judged)]) == 1
+
+
+def test_another_balance_is_judged_only_if_slots_are_where_it_wanted_them() -> None:
+    controller = Controller(Settings(scale=Off()))
+    rows = np.where(np.arange(SLOTS) % 4 == 0, 400.0, 20.0)
+    table = RoutingTable.initial(SLOTS, 4)
+    asked = controller.step(batch(0, operator(table, rows))).tables["o"]
+    moved = asked.slots.copy()
+    moved[:2] = (moved[:2] + 1) % 4
+    cycle = controller.step(batch(1, operator(replace(asked, slots=moved), rows)))
+    assert [e.verdict for e in cycle.events if isinstance(e, Judged)] == ["superseded"]
+
+
+@pytest.mark.parametrize(("channels", "granted"), [(2, 4), (4, 12)])
+def test_what_a_step_in_vain_has_taught_does_not_bound_channels_for_good(
+    channels: int, granted: int
+) -> None:
+    # A step from 2 to 8 was in vain, long ago: twice as many are tried first, and all after that.
+    hold = {"until": 3, "times": 1, "arrival_rate": 3200.0}
+    remote = {"channels": 2, "tried": 8, "rows_per_s": 1500.0}
+    memory = {"operators": {"o": {"remote": remote, "held": {"scale-up": hold}}}}
+    settings = Settings(scale=Wants({"o": 12}), limits=Limits(channels_max=12))
+    controller = Controller(settings, memory)
+    cycle = controller.step(batch(100, operator(RoutingTable.initial(SLOTS, channels))))
+    assert cycle.tables["o"].channels == granted
+    kept = controller.memory()["operators"]["o"]["remote"]
+    assert kept == (remote if channels < 4 else None)
 
 
 def test_pins_are_not_let_go_by_batches_without_rows() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 
+from braided.control.measure.view import FlowView
 from braided.control.outlook import Outlook
 from braided.control.policies.ds2 import Ds2
 from braided.control.policies.saso import Saso
-from braided.control.policy import Limits, ScalePolicy
+from braided.control.policy import Limits, Memory, ScalePolicy, Wish
 from braided.control.routing.table import RoutingTable
 from support.operator_views import flow, view
 
@@ -38,6 +42,28 @@ def test_channels_are_never_given_up_ahead() -> None:
     assert outlook(Ds2()).wishes(0.1, 1.0) == {}
     assert outlook(Ds2(), Limits(channels_max=2)).wishes(4.0, 1.0) == {}
     assert outlook(Ds2(), Limits(channels_max=4)).wishes(4.0, 1.0)["o"].channels == 4
+
+
+def test_delays_and_cool_downs_hold_ahead_of_a_batch_too() -> None:
+    plain = outlook(Ds2())
+    assert replace(plain, cooling=frozenset("o")).wishes(4.0, 1.0) == {}
+    delayed = replace(plain, limits=Limits(up_delay_s=5.0), now_s=20.0)
+    assert delayed.wishes(4.0, 1.0) == {}
+    assert replace(delayed, wanted_since_s={"o": 17.0}).wishes(4.0, 1.0) == {}
+    assert "o" in replace(delayed, wanted_since_s={"o": 16.0}).wishes(4.0, 1.0)
+
+
+def test_what_is_granted_at_once_waits_for_nothing_ahead_of_a_batch_either() -> None:
+    class AtOnce:
+        by_rate = True
+
+        def scale(
+            self, flow: FlowView, limits: Limits, memory: Memory
+        ) -> tuple[Mapping[str, Wish], Memory]:
+            return {"o": Wish(5, "now", at_once=True)}, memory
+
+    cooling = replace(outlook(AtOnce(), Limits(up_delay_s=5.0)), cooling=frozenset("o"))
+    assert cooling.wishes(4.0, 1.0)["o"].channels == 5
 
 
 def test_a_bound_on_all_channels_together_is_kept() -> None:

@@ -98,6 +98,9 @@ def test_channels_that_change_hosts_take_their_slots_along() -> None:
     assert str(replace(plan, is_prefetched=True)).endswith(
         "at most: it is fetched before, while batches go on as they are"
     )
+    assert str(replace(plan, is_paused_for=True)).endswith(
+        "the next batch waits about 60 ms for state, which is fetched while none runs"
+    )
 
 
 def test_state_is_read_from_where_it_is_and_not_where_it_should_be() -> None:

@@ -64,6 +64,20 @@ def test_the_table_stays_where_little_is_saved_or_moving_takes_longer_than_that(
     assert plan_batch(large, work, BALANCE, Prices()).table is spread
 
 
+def test_rows_that_leave_their_host_for_it_count_for_as_long_as_the_batch_is() -> None:
+    spread, work = replace(EVEN, hosts=("a", "b", "c", "d")), hot([0, 4, 8, 12])
+    anchor = np.zeros(64)
+    anchor[[0, 4, 8, 12]] = 0.1  # in s per s
+    held = view(spread, np.zeros(64), anchor=anchor)
+    free = plan_batch(replace(held, anchor=None), work, BALANCE, Prices())
+    found = plan_batch(held, work, BALANCE, Prices(), period_s=1.0)
+    lost_s = float(anchor[moves(spread, found.table)].sum())
+    assert lost_s > 0.1
+    assert np.isclose(found.saved_s, free.saved_s - lost_s)
+    # In a batch of the rows of ten seconds ten times as many leave, for the same work.
+    assert plan_batch(held, work, BALANCE, Prices(), period_s=10.0).table is spread
+
+
 def test_a_table_that_several_steps_led_to_is_the_next_epoch_or_the_one_before_it() -> None:
     proposed = EVEN.next((EVEN.slots + 1) % 4)
     counted = proposed.next((EVEN.slots + 2) % 4)

@@ -124,6 +124,16 @@ def test_memories_survive_json_and_wishes_stay_reasonable(policy: ScalePolicy) -
         assert 1 <= used <= 64
 
 
+def test_saso_stays_on_a_number_that_is_no_level_until_there_is_a_reason() -> None:
+    # 26 is what one key leaves useful, say; the level below is 23, and would do as well.
+    calm = operator("a", 2000, 100, channels=26)
+    busy = operator("a", 2800, 100, channels=26, congestion=0.9)
+    wishes, memory = Saso().scale(flow(calm, interval_s=1.0), LIMITS, {})
+    assert wishes["a"].channels == 26
+    wishes, _ = Saso().scale(flow(busy, interval_s=1.0), LIMITS, memory)
+    assert wishes["a"].channels == 32
+
+
 @pytest.mark.parametrize("policy", [Saso(), Model(), Ds2()])
 def test_a_rate_that_nobody_knows_is_not_below_nothing(policy: ScalePolicy) -> None:
     arrivals = ArrivalRate()

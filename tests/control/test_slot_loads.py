@@ -77,6 +77,25 @@ def test_a_pause_that_falls_on_one_slot_is_not_taken_for_its_cost() -> None:
     assert window.loads().cost_s[2] > 3 * COST_S
 
 
+@pytest.mark.parametrize("rows_per_s", [300, 800])
+def test_timers_that_fire_by_chance_are_all_in_the_sum(rows_per_s: int) -> None:
+    """Slots with hardly a row each, and timers that take a few milliseconds: to each slot they come
+    in bursts, and together they are most of the work.
+    """
+    chance = np.random.default_rng(4)
+    slots, timer_s, timers_per_s = 256, 0.003, 270
+    window, seen = SlotWindow(slots), []
+    for number in range(120):
+        rows = chance.poisson(rows_per_s / slots, slots).astype(float)
+        timers = chance.poisson(timers_per_s / slots, slots)
+        window.add(rows, rows * 0.0002 + timers * timer_s)
+        if number >= 20:
+            loads = window.loads()
+            seen.append(float((loads.load(rows_per_s) + loads.rowless_s * rows_per_s).sum()))
+    real = rows_per_s * 0.0002 + timers_per_s * timer_s
+    assert np.mean(seen) == pytest.approx(real, rel=0.05)
+
+
 def test_a_slot_with_few_rows_is_expected_to_cost_what_others_do() -> None:
     window = SlotWindow(50)
     rows = np.full(50, 500.0)

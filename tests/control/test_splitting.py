@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from braided.control.events import Decided
 from braided.control.hot_keys import (
     HotKeyRule,
     balance_bound,
@@ -23,6 +24,7 @@ from braided.control.routing.balance import channel_loads
 from braided.control.routing.pins import pin_key
 from braided.control.routing.table import Pin, RoutingTable
 from braided.control.settings import Settings
+from braided.control.worth import Prices, weigh_pin
 from support.operator_views import view
 
 RULE = HotKeyRule(cool_batches=2)
@@ -58,8 +60,9 @@ def test_a_key_hotter_than_a_channel_is_split_into_shares_that_fit_anywhere() ->
 
 
 def test_where_no_key_is_to_be_pinned_none_stays_split() -> None:
-    change = pin_change(seen(0.6, (1, 2, 4)), CHANNELS, {}, replace(RULE, pins_max=0))
-    assert not change.split and change.whole == (b"k",)
+    for rule in (replace(RULE, pins_max=0), replace(RULE, splits=False)):
+        change = pin_change(seen(0.6, (1, 2, 4)), CHANNELS, {}, rule)
+        assert not change.split and change.whole == (b"k",)
     with pytest.raises(ValueError, match="twice among its shares"):
         seen(0.6, (1, 2, 1))
 
@@ -70,6 +73,7 @@ def test_where_no_key_is_to_be_pinned_none_stays_split() -> None:
         (seen(0.6, can_split=False), RULE),
         (seen(0.15), RULE),  # a bit more than a channel's part: others leave it alone
         (seen(0.6), replace(RULE, pins_max=0)),
+        (seen(0.6), replace(RULE, splits=False)),
         (seen(0.16), replace(RULE, company_least=0.3)),  # not worth it
         (seen(0.6, tuple(range(14))), RULE),
     ],
@@ -96,6 +100,15 @@ def test_a_split_key_is_whole_again_when_it_has_fitted_one_channel_for_a_while()
 def test_a_split_key_is_whole_at_once_where_keys_can_no_longer_be_split() -> None:
     change = pin_change(seen(0.6, (HOT, 9, 20, 30), can_split=False), CHANNELS, {}, RULE)
     assert (change.whole, change.split) == ((b"k",), ())
+
+
+def test_a_pinned_key_saves_no_more_than_its_company_takes() -> None:
+    operator = seen(0.15)
+    load = operator.load.copy()
+    load[HOT] += 0.5
+    gain_s, cost_s = weigh_pin(replace(operator, load=load), operator.heavy[0], Prices())
+    assert 0.5 < gain_s / Prices().horizon_s < 0.8
+    assert cost_s == 2 * Prices().slot_s
 
 
 def test_the_bound_is_that_of_a_share() -> None:
@@ -165,8 +178,15 @@ def test_the_loop_splits_a_key_and_deals_out_slots_as_they_will_be() -> None:
         return FlowSample(batch, 1.0, 1.0, 1.0, (operator,))
 
     controller, table = Controller(settings), RoutingTable.initial(SLOTS, CHANNELS)
+    never = Controller(replace(settings, hot_keys=replace(RULE, splits=False)))
+    held = never.step(sample(0, table, rows, (HOT,)))
+    assert not held.split and not held.view.operators["o"].can_split
     cycle = controller.step(sample(0, table, rows, (HOT,)))
     (split,) = cycle.split["o"]
+    # The busiest channel had 4.8 + 7 * 0.05 busy seconds, and has 7 * 0.05 and its shares.
+    (decided,) = (e for e in cycle.events if isinstance(e, Decided) and e.kind == "split")
+    assert decided.gain_s is not None and decided.gain_s / Prices().horizon_s > 3.5
+    assert decided.cost_s == len(split.slots) * Prices().slot_s
     table = cycle.tables.get("o", table)
     table = pin_key(table, Pin(b"k", HOT, 0, HOT, split.slots), table.epoch + 1)
     dealt = np.full(SLOTS, 50.0)

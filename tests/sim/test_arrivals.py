@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braided.sim.arrivals import Arrivals, Constant, Sine, Spike, Steps, Trace
+from braided.sim.arrivals import Arrivals, Constant, RecordedRates, Sine, Spike, Steps
 from braided.sim.keys import Hotspot, Zipf, zipf_shares
 
 PROCESSES: list[Arrivals] = [
@@ -15,7 +15,7 @@ PROCESSES: list[Arrivals] = [
     Sine(100, 80, 30),
     Steps(((5, 10), (7, 200), (3, 0))),
     Spike(50, 400, 10, 5),
-    Trace([0, 3, 8], [10, 300, 20]),
+    RecordedRates([0, 3, 8], [10, 300, 20]),
 ]
 
 
@@ -34,7 +34,7 @@ def test_steps_tell_when_they_change() -> None:
 
 def test_a_trace_without_order_is_refused() -> None:
     with pytest.raises(ValueError, match="ascend"):
-        Trace([1, 0], [1, 1])
+        RecordedRates([1, 0], [1, 1])
 
 
 def test_keys_have_zipf_shares_and_a_shuffle_moves_them() -> None:

@@ -18,7 +18,7 @@ from braided.sim import SCENARIOS
 from braided.sim.arrivals import Constant, Spike
 from braided.sim.cluster import Cluster, SimFlow, SimOperator, simulate
 from braided.sim.keys import Hotspot, Zipf
-from braided.sim.scenarios import run_scenario
+from support.scenarios import result_of
 
 FIXED = Limits(channels_min=16, channels_max=16)
 
@@ -143,7 +143,7 @@ def test_decisions_say_what_they_expect_and_are_judged() -> None:
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "locality"])
 def test_every_scenario_runs_and_draws(name: str) -> None:
-    result = run_scenario(name)
+    result = result_of(name)
     assert result.table
     assert result.panels
     assert all(np.isfinite(v) for v in result.fields.values() if isinstance(v, float))

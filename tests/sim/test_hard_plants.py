@@ -17,17 +17,17 @@ import pytest
 
 from braided.control.events import Decided, Judged, Measured
 from braided.control.loop import Controller
-from braided.control.policies.ds2 import Ds2
 from braided.control.policies.model import Model
 from braided.control.policies.saso import Saso
 from braided.control.settings import Settings
 from braided.options import Options
-from braided.sim.arrivals import Arrivals, Constant, Spike
+from braided.sim.arrivals import Arrivals, Constant, Spike, Steps
 from braided.sim.cluster import Cluster, Run, SimFlow, SimOperator, simulate
 from braided.sim.keys import Dominant, Zipf
 from braided.sim.region import turns
-from braided.sim.scenarios import SINE, STEPS, run_scenario
+from braided.sim.scenarios import SINE, STEPS
 from braided.steering.policy_settings import policies_of
+from support.scenarios import result_of
 
 POLICIES: dict[str, dict[str, Any]] = {
     "ds2": {"scale": "ds2"},
@@ -93,15 +93,21 @@ def test_a_load_that_doubles_is_followed_within_three_batches_or_two_if_it_is_si
     assert max(used(run)) <= 8
 
 
-def test_in_noise_of_thirty_per_cent_a_load_that_doubles_is_seldom_missed_for_long() -> None:
+@pytest.mark.parametrize("sized", [False, True])
+def test_in_noise_of_thirty_per_cent_a_load_that_doubles_is_seldom_missed_for_long(
+    sized: bool,
+) -> None:
     late = []
     for seed in range(8):
         arrivals = Spike(2000, 4000, 30, 1e9)
-        flow = plant(arrivals, 45, arrival_noise=0.3, operator={"channels": 3}, seed=seed)
+        flow = plant(
+            arrivals, 45, arrival_noise=0.3, sized=sized, operator={"channels": 3}, seed=seed
+        )
         run = run_of("ds2", flow)
         first = next(b.batch for b in run.batches if b.start_s > 30.5)
         late.append(next((n for n, c in enumerate(used(run)[first:]) if c >= 5), 99))
-    assert sorted(late)[3] <= 2  # the third batch of the surge, of every other run
+    # The third batch of the surge, or the second if it is sized, of every other run.
+    assert sorted(late)[3] <= (1 if sized else 2)
     assert max(late) <= 6
 
 
@@ -121,7 +127,8 @@ def test_a_rescale_that_is_dear_is_made_once_and_not_for_noise() -> None:
 def test_ten_times_the_load_takes_no_more_than_it_needs_and_not_for_ever(policy: str) -> None:
     run = run_of(policy, plant(Spike(1000, 10_000, 30, 90), 180, operator={"channels": 2}))
     peak = [b for b in run.batches if 100 < b.start_s < 120]
-    assert max(used(run)) <= 1.3 * peak[-1].channels
+    needed = 14  # 10 channels' work, in 0.8 of 0.9 of the time
+    assert max(used(run)) <= 1.3 * needed
     assert 12 <= peak[-1].channels <= 16
     assert all(b.duration_s < 1 for b in peak)
     settled = next(b for b in run.batches if b.start_s > 31 and b.duration_s < 1)
@@ -155,11 +162,19 @@ def test_the_papers_sine_and_steps_are_followed_by_the_whole_loop(name: str, pol
 # -- what channels do not help with ----------------------------------------------------------
 
 
+@pytest.mark.parametrize("sized", [False, True])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("offered", [3000, 9000])
-def test_a_sink_that_is_full_is_not_met_with_channels(policy: str, offered: float) -> None:
+def test_a_sink_that_is_full_is_not_met_with_channels(
+    policy: str, offered: float, sized: bool
+) -> None:
     flow = plant(
-        Constant(offered), 200, sink_rows_per_s=1500, rows_max=3000, operator={"channels": 1}
+        Constant(offered),
+        200,
+        sink_rows_per_s=1500,
+        rows_max=3000,
+        sized=sized,
+        operator={"channels": 1},
     )
     run = run_of(policy, flow)
     # It looks, finds that nothing came of it, and comes back at once.
@@ -167,6 +182,26 @@ def test_a_sink_that_is_full_is_not_met_with_channels(policy: str, offered: floa
     assert sum(c > 3 for c in used(run)) <= 3
     assert len(run.changes) <= 6
     assert any("do not help" in e.held for e in run.events if isinstance(e, Decided))
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        Steps(((20, 1000), *[(2, 1000 * 1.5**n) for n in range(1, 7)], (100, 9000))),
+        Steps(((20, 1000), *[(3, 1400), (2, 4000)] * 20)),
+    ],
+    ids=["ramp", "pulses"],
+)
+def test_a_full_sink_is_learnt_of_where_batches_are_given_their_channels_ahead(
+    arrivals: Steps,
+) -> None:
+    flow = plant(arrivals, 100, sink_rows_per_s=1500, sized=True, operator={"channels": 2})
+    run = run_of("ds2", flow)
+    judged = {e.decision: e.verdict for e in run.events if isinstance(e, Judged)}
+    ahead = [e for e in run.said("scale-up") if "times as fast as before" in e.reason]
+    assert "ineffective" in {judged[e.decision] for e in ahead}
+    assert max(used(run)) <= 8
+    assert used(run)[-1] == 2
 
 
 def test_remote_congestion_is_taken_back_at_once_and_where_it_came_from_is_not_forgotten() -> None:
@@ -225,6 +260,31 @@ def test_time_that_no_slot_has_is_not_forgotten(policy: str) -> None:
     assert used(run)[-1] <= 9
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_opening_slots_takes_is_not_taken_for_what_rows_take(policy: str) -> None:
+    # 20 times what the loop takes a slot to cost where nothing was measured.
+    free, dear = (
+        run_of(
+            policy,
+            plant(
+                Spike(2000, 6000, 20, 1e9),
+                80,
+                arrival_noise=0.1,
+                cluster=Cluster(hosts=8, cores=8, opening_busy_s=opening_s),
+                operator={"channels": 3},
+            ),
+        )
+        for opening_s in (0.0, 0.01)
+    )
+    first = free.changes[0]
+    assert dear.changes[0] == first
+    assert dear.batches[first].duration_s > free.batches[first].duration_s + 0.05
+    assert max(used(dear)) <= 1.3 * 9  # 6 channels' work, in 0.8 of 0.9 of the time
+    assert len(dear.changes) <= 4
+    assert abs(used(dear)[-1] - used(free)[-1]) <= 1
+    assert np.median([b.duration_s for b in dear.batches[-20:]]) < 1
+
+
 def test_a_slow_host_does_not_make_channels_come_and_go() -> None:
     slow = Cluster(hosts=4, cores=8, speeds=(0.5,), slow_from_s=40)
     run = run_of("ds2", plant(Constant(6000), 120, arrival_noise=0.1, cluster=slow))
@@ -266,16 +326,18 @@ def test_operators_have_bounds_of_their_own_and_some_are_left_alone() -> None:
     assert max(seen["match"]) > 6
 
 
-def test_a_dry_run_decides_says_so_and_changes_nothing() -> None:
-    run = simulate(_chain(), live(channels_max=32, scale_dryRun=True))
+@pytest.mark.parametrize("sized", [False, True])
+def test_a_dry_run_decides_says_so_and_changes_nothing(sized: bool) -> None:
+    run = simulate(replace(_chain(), sized=sized), live(channels_max=32, scale_dryRun=True))
     assert not run.changes
     said = [e for e in run.events if isinstance(e, Decided) and "dry run" in e.held]
     assert any(e.kind == "scale-up" for e in said)
     assert len(said) < 30  # and not the same in every batch
 
 
-def test_delays_and_cool_downs_are_times() -> None:
-    flow = plant(Spike(1000, 4000, 20, 30), 100, operator={"channels": 2})
+@pytest.mark.parametrize("sized", [False, True])
+def test_delays_and_cool_downs_are_times(sized: bool) -> None:
+    flow = plant(Spike(1000, 4000, 20, 30), 100, sized=sized, operator={"channels": 2})
     quick, slow = (
         simulate(flow, live(channels_max=32, **options))
         for options in ({}, {"scale_upDelay": "10s", "scale_downDelay": "20s"})
@@ -287,9 +349,11 @@ def test_delays_and_cool_downs_are_times() -> None:
     ]
     assert up[1] - up[0] >= 9
     assert down[1] - down[0] >= 12
-    cooled = simulate(flow, live(channels_max=32, scale_coolDown="25s"))
+    # A second surge, which comes too soon after the first.
+    again = replace(flow, arrivals=Steps(((20, 1000), (10, 4000), (70, 5500))))
+    cooled = simulate(again, live(channels_max=32, scale_coolDown="25s"))
     changes = [cooled.batches[n].start_s for n in cooled.changes]
-    assert all(after - before >= 23 for before, after in pairwise(changes))
+    assert changes and all(after - before >= 23 for before, after in pairwise(changes))
 
 
 def test_utilisation_and_catch_up_say_how_many_channels_there_are() -> None:
@@ -346,25 +410,37 @@ def test_pins_stay_while_nothing_comes_in() -> None:
 
 
 LARGE = {
-    # Changes at most.
-    "noise-32": 3,
-    "double-32": 8,
-    "tenfold-32": 14,
-    "sink-32": 6,
-    "key-32": 8,
-    "timers-32": 3,
-    "sine-32": 60,
-    "steps-32": 20,
+    # Changes at most, and turns that the load did not make.
+    "noise-32": (3, 2),  # `saso` looks once whether fewer would do
+    "double-32": (4, 0),
+    "tenfold-32": (8, 0),
+    "sink-32": (3, 1),  # it has to look once
+    "key-32": (4, 0),
+    "timers-32": (2, 0),
+    "sine-32": (18, 0),
+    "steps-32": (7, 0),
 }
 
 
-@pytest.mark.parametrize("policy", [Ds2(), Model(2.0, percentile=0.95), Saso()])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "policy", [None, Model(2.0, percentile=0.95), Saso()], ids=["ds2", "model", "saso"]
+)
 @pytest.mark.parametrize("name", LARGE)
 def test_at_32_hosts_it_neither_oscillates_nor_overshoots(
-    name: str, policy: Ds2 | Model | Saso
+    name: str, policy: Model | Saso | None
 ) -> None:
-    fields = run_scenario(name, policy).fields
-    assert fields["changes"] <= LARGE[name]
-    assert fields["turns"] <= 4
-    if name != "sink-32":  # where it has to look once
-        assert fields["overshoot"] <= 1.3
+    fields = result_of(name, policy).fields  # by itself a scenario has DS2
+    changes, turned = LARGE[name]
+    assert fields["changes"] <= changes
+    assert fields["turns"] <= turned
+    # Over what the peak of the load needs, whatever the policy; nobody knows a sink before a look,
+    # and who goes by rates looks by those of the first batch.
+    sink = 4 if policy is None else 2
+    assert fields["overshoot"] <= (sink if name == "sink-32" else 1.3)
+
+
+def test_what_a_peak_needs_is_told_of_the_flow_and_not_of_the_policy() -> None:
+    # 50,000 rows/s of a millisecond, in 0.8 of 0.9 of the time.
+    for policy in (None, Saso()):
+        assert result_of("tenfold-32", policy).fields["needed"] == 70

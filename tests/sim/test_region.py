@@ -91,6 +91,23 @@ def test_when_the_remote_bottleneck_has_cleared_it_looks_up_again_in_time() -> N
     assert used[-1] == 6
 
 
+@pytest.mark.parametrize(("interval_s", "periods"), [(1.0, 120), (2.0, 60), (30.0, 20)])
+def test_how_long_it_believes_that_more_is_no_better_is_a_time(
+    interval_s: float, periods: int
+) -> None:
+    memory: dict[str, object] = {}
+    used = [1]
+    for _ in range(200):
+        table, rate = RoutingTable.initial(64, used[-1]), 1000.0 * min(used[-1], 2)
+        seen = view(table, np.zeros(64), throughput=rate, congestion=0.8)
+        wishes, memory = Saso().scale(
+            flow(seen, interval_s=interval_s), Limits(channels_max=32), memory
+        )
+        used.append(wishes["o"].channels)
+    looks = [n for n, channels in enumerate(used) if channels > 2]
+    assert periods <= looks[1] - looks[0] <= periods + 2
+
+
 @pytest.mark.parametrize("policy", [Saso(threshold=0.0), SasoPaper(threshold=0.0)])
 def test_with_a_threshold_of_0_noise_is_congestion_and_channels_are_never_given_back(
     policy: ScalePolicy,

@@ -70,6 +70,18 @@ def test_keys_that_are_held_are_not_assigned_on_other_channels_than_they_were_me
     assert again.channels == 4 and not again.assigned
 
 
+def test_slots_that_keys_on_their_way_count_on_are_left_where_they_are() -> None:
+    asked = Commands({"one": TABLE, "two": TABLE, "rest": TABLE}, Bell())
+    asked.propose_assignment({"one": KEYS, "two": OTHERS}, {"one": TABLE, "two": TABLE})
+    taken = asked.take(load_of)
+    assert asked.spoken_for() == set()
+    asked.hold({"one": taken["one"]})  # the other one has its state already
+    assert asked.spoken_for() == {"one", "two"}
+    asked.done({"one": TABLE, "two": TABLE, "rest": TABLE})
+    assert asked.take(load_of)["one"].assigned == KEYS
+    assert asked.spoken_for() == set()
+
+
 def test_what_is_asked_for_meanwhile_comes_on_top_of_what_is_held() -> None:
     asked = commands()
     asked.rescale(4, None)

@@ -45,7 +45,7 @@ def transition(table: RoutingTable, known: bool = True) -> Transition:
         hosts.brought("op", [0, 2, 4, 6], "a")
         hosts.brought("op", [1, 3, 5, 7], "b")
         hosts.state_bytes("op")[:] = 1000
-    return Transition(hosts, {"op": 0}, cast(Any, None), None, prefetch=True)
+    return Transition(hosts, {"op": 0}, {"op": ()}, cast(Any, None), None, prefetch=True)
 
 
 def test_on_one_host_it_is_what_the_next_batch_takes() -> None:

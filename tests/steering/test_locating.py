@@ -94,6 +94,12 @@ def _pairs(seed: int) -> dict[tuple[str, str], list[PairCounts]]:
     return {("x", "y"): [PairCounts.of_rows(keys, keys, hold_every=10)]}
 
 
+def _anchored(steered: Steered) -> float:
+    """What all slots would cost more on the other of two hosts."""
+    anchors = [each.anchor for each in steered.run().view.operators.values()]
+    return float(sum(each.sum() for each in anchors if each is not None))
+
+
 def test_a_period_ends_with_keys_for_all_operators() -> None:
     steered = Steered()
     for _ in range(PERIOD):
@@ -146,8 +152,11 @@ def test_what_could_not_be_asked_for_is_not_promised_or_counted_on() -> None:
     assert not steered.taken()
     shown = steered.controller.locality()
     assert shown is not None and "expected" not in shown
-    anchors = [each.anchor for each in steered.run().view.operators.values()]
-    assert anchors == [None, None]
+    # Keys are worth where they are what they are worth by their hashes.
+    asked = Steered()
+    for _ in range(PERIOD):
+        asked.run()
+    assert _anchored(steered) == pytest.approx(0.5 * _anchored(asked), rel=0.2)
 
 
 def test_a_query_that_stops_is_no_failure_of_locality() -> None:

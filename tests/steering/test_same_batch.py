@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from braided.control.events import Counted
@@ -62,6 +64,20 @@ def test_tables_fit_the_counts_and_follow_those_in_effect() -> None:
     plan = same_batch.choose({"o": proposed}, {"o": TABLE}, {"o": ON_ONE_CHANNEL})["o"]
     assert plan.table.epoch == 1 and plan.moved_slots > 0
     assert imbalance(plan.table, ON_ONE_CHANNEL) < 1.1
+
+
+def test_what_rows_lose_that_leave_their_host_is_that_of_a_period() -> None:
+    spread = replace(TABLE, hosts=("a", "b", "c", "d"))
+    anchor = np.zeros(32)
+    anchor[[0, 4, 8, 12]] = 0.05
+    moved = []
+    for period_s in (1.0, 20.0):
+        same_batch = made("on")
+        seen = flow(view(spread, NOTHING, anchor=anchor), interval_s=period_s)
+        same_batch.learn(FlowSample(0, period_s, period_s, 1.0, ()), seen, COSTS, Prices())
+        plan = same_batch.choose({"o": spread}, {"o": spread}, {"o": ON_ONE_CHANNEL})["o"]
+        moved.append(plan.moved_slots)
+    assert moved[0] > 0 == moved[1]
 
 
 def test_what_passes_took_and_saved_is_shown_and_decides_whether_there_are_more() -> None:

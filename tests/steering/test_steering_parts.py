@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,17 +16,22 @@ from hypothesis import strategies as st
 
 from braided.control.events import Failed, read
 from braided.control.policies.ds2 import Ds2, Off
+from braided.control.policy import Bounds
 from braided.control.routing.table import Pin, RoutingTable
 from braided.errors import OptionError
 from braided.options import Options
 from braided.spark.offset_log import SparkLog
 from braided.spark.tick import Bell
 from braided.steering.commands import Commands
-from braided.steering.event_log import LocalEventLog
+from braided.steering.event_log import LocalEventLog, ObjectEventLog, open_event_log
 from braided.steering.input_size import known_bytes
-from braided.steering.policy_settings import policies_of
+from braided.steering.policy_settings import Policies, policies_of
 from braided.steering.sampling import waiting_rows
+from braided.steering.task_waves import TaskWaves
+from braided.store.durable.lease import acquire_lease
 from braided.store.durable.local_store import LocalStore
+from braided.store.durable.open_store import open_store
+from braided.store.durable.store import Store
 from braided.tasks import slot_meter
 from braided.tasks.heavy_keys import HeavyKeys
 from braided.tasks.slot_meter import SlotMeter
@@ -68,6 +75,28 @@ def test_settings_of_the_controller_come_from_options() -> None:
     settings = policies_of(Options.parse(given), 8, 6).settings
     assert (settings.window_batches, settings.executors) == (3, 4)
     assert (settings.reshape_every_batches, settings.host_channels) == (50, 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "pins", "splits"),
+    [
+        ({}, True, True),
+        ({"hotKeys": "split"}, True, True),
+        ({"hotKeys": "PIN"}, True, False),
+        ({"hotKeys": "off"}, False, False),
+        ({"balance": "static"}, False, False),
+        ({"balance": "static", "hotKeys": "split"}, True, True),
+        ({"balance": "autoflow", "hotKeys": "pin"}, True, False),
+    ],
+)
+def test_hot_keys_are_switched_off_apart_from_balancing(
+    options: dict[str, Any], pins: bool, splits: bool
+) -> None:
+    given = {f"braided.{name}": value for name, value in options.items()}
+    policies = policies_of(Options.parse(given), 4, 4)
+    rule = policies.settings.hot_keys
+    assert (rule.pins_max > 0, rule.may_split) == (pins, splits)
+    assert policies.balance == options.get("balance", "elasticutor")
 
 
 # -- the heaviest keys -----------------------------------------------------------------------
@@ -211,6 +240,53 @@ def test_a_log_that_can_not_be_written_is_warned_of_once(
     assert "events are lost" in caplog.text
 
 
+@pytest.fixture
+def objects(request: pytest.FixtureRequest) -> Store:
+    return open_store(f"memory://{request.node.name}/braided")
+
+
+def in_object(store: Store, name: str = "events.jsonl") -> list[int]:
+    return [found.batch for found in read(bytes(store.get(name)).splitlines(keepends=True))]
+
+
+def test_a_driver_that_was_taken_over_from_leaves_the_log_of_its_heir_alone(
+    objects: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stood still, and has in memory what the log was before."""
+    first = acquire_lease(objects, "first")
+    old = open_event_log(objects, first.held)
+    old.add([event(1)])
+    old.add([event(2)])  # not written yet: it stops here
+    heir = acquire_lease(objects, "heir", takeover=True)
+    new = open_event_log(objects, heir.held)
+    new.add([event(3)])
+    with caplog.at_level(logging.WARNING, "braided"):
+        old.close()
+    assert in_object(objects) == [1, 3]
+    assert "taken over" in caplog.text
+    new.add([event(4)])
+    new.close()
+    assert in_object(objects) == [1, 3, 4]
+    first.release()
+    heir.release()
+
+
+def test_a_log_of_objects_is_put_aside_and_the_oldest_go(
+    objects: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    milliseconds = itertools.count(8)
+    monkeypatch.setattr(time, "time_ns", lambda: next(milliseconds) * 1_000_000)
+    objects.put(".events.jsonl.ab12.tmp", b"killed")  # as a store that renames leaves it
+    objects.put("events.txt", b"of somebody else's")
+    for batch in range(7):
+        # A log each, as of queries one after the other: what is older is known by its name.
+        ObjectEventLog(objects, lambda: True, large_bytes=1).add([event(batch)])
+    kept = {name: in_object(objects, name) for name in objects.list("") if name[-1] == "l"}
+    aside = {f"events-{8 + batch}.jsonl": [batch] for batch in range(3, 7)}
+    assert kept == {**aside, "events.jsonl": []}
+    assert set(objects.list("")) == {*kept, "events.txt"}
+
+
 # -- what waits in the source ----------------------------------------------------------------
 
 
@@ -257,10 +333,14 @@ def test_offsets_that_count_rows_tell_the_size_of_a_batch(tmp_path: Path) -> Non
 # -- what options say of scaling --------------------------------------------------------------
 
 
-def settings_of(cores: int | None = None, **options: Any) -> Any:
+def chosen(cores: int | None = None, **options: Any) -> Policies:
     given = {f"braided.{name.replace('_', '.')}": value for name, value in options.items()}
     names = ["Parse", "match"]
-    return policies_of(Options.parse(given, channels=4), 4, 4, cores, operators=names).settings
+    return policies_of(Options.parse(given, channels=4), 4, 4, cores, operators=names)
+
+
+def settings_of(cores: int | None = None, **options: Any) -> Any:
+    return chosen(cores, **options).settings
 
 
 def test_what_scaling_goes_by_comes_from_options() -> None:
@@ -282,6 +362,10 @@ def test_what_scaling_goes_by_comes_from_options() -> None:
     assert (limits.up_delay_s, limits.calm_s, limits.cooldown_s) == (2.0, 60.0, 0.5)
     assert limits.excluded == {"match"}
     assert limits.of("Parse", 2).channels_max == 3
+    assert limits.own == {"Parse": Bounds(1, 3)}  # as a log has it
+    assert settings_of(8, channels_max=16, operator_parse_channels_max=12).limits.own == {
+        "Parse": Bounds(1, 8)
+    }
     assert settings.balance.policy.theta == 1.3
     assert settings.scale_dry_run
     plain = settings_of(channels_max=16)
@@ -308,6 +392,27 @@ def test_a_bound_above_the_task_slots_is_warned_of(caplog: pytest.LogCaptureFixt
         assert not caplog.records
         settings_of(cores=2, channels_max=8)
     assert "up to 8 channels are allowed, but Spark runs 2 tasks at a time" in caplog.text
+
+
+def test_channels_above_the_task_slots_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "braided"):
+        waves = TaskWaves(0)
+        for channels, cores in ((6, None), (2, 2), (6, 6)):
+            waves.see(channels, cores)
+        assert not caplog.messages
+        for channels in (6, 7):
+            waves.see(channels, 2)
+        [said] = caplog.messages
+        assert "an operator has 6 channels, but Spark runs 2 tasks at a time" in said
+        assert "local[6]" in said
+        caplog.clear()
+        # On a cluster nobody knows at the start how many tasks can run.
+        allowed = TaskWaves(chosen(channels_max=8).bound)
+        for cores in (None, 8, 2, 2):
+            allowed.see(2, cores)
+        [said] = caplog.messages
+        assert "up to 8 channels are allowed, but Spark runs 2 tasks at a time" in said
+    assert chosen(channels_max=8, scale="off").bound == 0
 
 
 # -- all work counts once ----------------------------------------------------------------------

@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
+from braided.cli.event_files import EventFiles
 from braided.cli.simulate import CommandError
 from braided.control.events import (
+    Counted,
     CountingSwitched,
     CutShort,
     Decided,
@@ -19,89 +21,75 @@ from braided.control.events import (
     Failed,
     Judged,
     Limited,
+    Located,
     Migrated,
     Planned,
     Started,
     encode,
     read,
+    unjudged,
 )
 from braided.store.durable.location import Location
 from braided.store.durable.open_store import open_store
-from braided.store.durable.store import Store
 
 __all__ = ["decisions_command", "told"]
 
-_NAME = "events.jsonl"
+Waiting = dict[int, str]
+"""Decisions without a verdict so far, by number, and the operators that they are about."""
+_ENDED = "the query ended before it could be seen what came of it"
 _LOOK_S = 0.5
 
 
 def decisions_command(checkpoint: str, *, json: bool, follow: bool) -> int:
     """Prints a checkpoint's decisions, the oldest first."""
-    store = open_store((Location.of(checkpoint) / "braided").text)
-    lines = _lines(store)
+    files = EventFiles(open_store((Location.of(checkpoint) / "braided").text))
+    lines = files.fresh()
     if not lines and not follow:
         raise CommandError(
             f"{checkpoint} has no event log: it is no query's checkpoint, or no batch has run"
         )
-    _show(lines, json)
+    waiting: Waiting = {}
+    _show(lines, json, waiting)
     while follow:
         time.sleep(_LOOK_S)
-        seen, lines = lines, _lines(store)
-        _show(_after(seen, lines), json)
+        _show(files.fresh(), json, waiting)
     return 0
 
 
-def _after(seen: list[bytes], lines: list[bytes]) -> list[bytes]:
-    """The lines that have come since; the oldest may have gone meanwhile."""
-    if not seen:
-        return lines
-    newest = seen[-1]
-    for i in range(len(lines) - 1, -1, -1):
-        if lines[i] == newest:
-            return lines[i + 1 :]
-    return lines
-
-
-def _lines(store: Store) -> list[bytes]:
-    """Whole lines of all files of the log, the oldest first."""
-    names = [name for name in store.list("") if name.startswith("events") and "/" not in name]
-    lines: list[bytes] = []
-    for name in sorted(names, key=_age):
-        try:
-            found = bytes(store.get(name)).splitlines(keepends=True)
-        except FileNotFoundError:  # it got another name, or was the oldest, just now
-            continue
-        lines += [line for line in found if line.endswith(b"\n")]
-    return lines
-
-
-def _age(name: str) -> tuple[int, int]:
-    """The newest file comes last. On a disk numbers go up with age, in a store they are times."""
-    number = name.removeprefix("events").removesuffix(".jsonl").removeprefix("-")
-    if not number.isdigit():
-        return 2, 0
-    return (0, -int(number)) if int(number) < 1_000 else (1, int(number))
-
-
-def _show(lines: Iterable[bytes], json: bool) -> None:
+def _show(lines: Iterable[bytes], json: bool, waiting: Waiting) -> None:
     try:
-        for event in _spoken(read(lines)):
+        for event in _spoken(read(lines), waiting):
             text = encode(event).decode().rstrip("\n") if json else told(event)
             print(text, flush=True)
     except EventLogError as error:
         raise CommandError(f"the event log can't be read: {error}") from None
 
 
-def _spoken(events: Iterable[Event]) -> Iterator[Event]:
+def _spoken(events: Iterable[Event], waiting: Waiting) -> Iterator[Event]:
+    """What is told, and, where a query was started anew, that decisions of the one before it which
+    still waited for a verdict get none: nobody wrote that down when it ended.
+    """
     for event in events:
+        match event:
+            case Started():
+                for number, operator in waiting.items():
+                    yield unjudged(event.batch, operator, number, _ENDED)
+                waiting.clear()
+            case Decided(held=""):
+                waiting[event.decision] = event.operator
+            case Located(held=""):
+                waiting[event.decision] = ", ".join(event.operators)
+            case Planned(dropped=True):
+                for number in event.decisions:
+                    waiting.pop(number, None)
+            case Judged():
+                waiting.pop(event.decision, None)
         if told(event):
             yield event
 
 
 def told(event: Event) -> str:
-    """A line for people; empty for measurements, and for plans that say no more than what was
-    decided.
-    """
+    """A line for people; empty for what only was measured."""
     words = _words(event)
     operator = getattr(event, "operator", "")
     return f"batch {event.batch:>6}  {operator:<12} {words}".rstrip() if words else ""
@@ -110,8 +98,7 @@ def told(event: Event) -> str:
 def _words(event: Event) -> str:
     match event:
         case Started():
-            bounds = f"{event.channels_min} to {event.channels_max} channels"
-            return f"started with scale {event.scale}, balance {event.balance}, {bounds}"
+            return f"started with scale {event.scale}, balance {event.balance}, {_bounds(event)}"
         case Decided():
             return _decided(event)
         case Planned() if event.dropped:
@@ -128,16 +115,30 @@ def _words(event: Event) -> str:
             return f"limited by  {event.factor}: {event.why} ({state})"
         case Failed():
             return f"failed      {event.policy}, held until batch {event.held_until}: {event.error}"
+        case CutShort() if (caught_up_s := event.metrics.get("catch_up_s")) is not None:
+            return f"cut         what was left is done {caught_up_s:.3g} s after the order"
         case CutShort():
             return (
                 f"cut         after {event.after_s:.3g} s, {event.rows_left} rows left: {event.why}"
             )
+        case Counted() if event.moved_slots:
+            moved = ", ".join(f"{n} slots of {name}" for name, n in event.moved_slots.items())
+            return f"counted     {moved} move within the batch: saves {event.saved_s:.3g} s"
         case CountingSwitched():
             return f"counting    {'on' if event.on else 'off'}: {event.why}"
+        case Located():
+            return _located(event)
         case Migrated():
             return f"migration   {event.strategy}: {event.outcome} {event.why}".rstrip()
         case _:
             return ""
+
+
+def _bounds(event: Started) -> str:
+    own = [f"{name} {b.channels_min} to {b.channels_max}" for name, b in event.operators.items()]
+    kept = [f"{name} as it is" for name in event.excluded]
+    bounds = f"{event.channels_min} to {event.channels_max} channels"
+    return "; ".join([bounds, *own, *kept])
 
 
 def _decided(event: Decided) -> str:
@@ -147,6 +148,13 @@ def _decided(event: Decided) -> str:
     key = f" key {event.key}" if event.key else ""
     held = f"; not done: {event.held}" if event.held else ""
     return f"{event.kind:<11} #{event.decision}{change}{key}: {event.reason}{held}"
+
+
+def _located(event: Located) -> str:
+    names = ", ".join(event.operators)
+    moved = f"{event.moved_keys} keys move, {event.moved_bytes:,.0f} bytes"
+    held = f"; not done: {event.held}" if event.held else ""
+    return f"locality    #{event.decision} {names}: {event.reason}; {moved}{held}"
 
 
 def _observed(event: Judged) -> str:

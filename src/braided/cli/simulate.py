@@ -6,14 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from braided.cli.event_files import EventFiles
 from braided.cli.report import as_json, as_text
 from braided.control.events import Event, EventLogError, Started, read
-from braided.control.policy import BalancePolicy, Limits, ScalePolicy
+from braided.control.policy import BalancePolicy, Bounds, Limits, ScalePolicy
 from braided.control.registry import balance_policy, policy_names, scale_policy
 from braided.control.settings import Settings
 from braided.errors import BraidedError
 from braided.sim.plot import svg
-from braided.sim.replay import read_recording, recording_fields, replay
+from braided.sim.replay import (
+    read_recording,
+    recording_fields,
+    replay,
+    retrace,
+    retraced_fields,
+)
 from braided.sim.scenarios import Result, cluster_result, run_scenario
 from braided.store.durable.location import Location
 from braided.store.durable.open_store import open_store
@@ -47,14 +54,8 @@ def replay_command(
 ) -> int:
     """Replays an event log with other policies and shows both."""
     scale, balance = _policies(policies)
-    location = Location.of(log)
     try:
-        is_file = log.endswith(".jsonl") if location.local is None else location.local.is_file()
-        if not is_file:  # a query's checkpointLocation
-            location /= "braided/events.jsonl"
-        directory, _, name = location.text.rpartition("/")
-        lines = bytes(open_store(directory).get(name)).splitlines(keepends=True)
-        events = list(read(lines))
+        events = list(read(_lines(log)))
         recording = read_recording(events)
     except (OSError, EventLogError) as error:
         raise CommandError(f"the event log {log} can't be replayed: {error}") from None
@@ -67,11 +68,25 @@ def replay_command(
         "log": log,
         "policy": ", ".join(policies),
         "recorded": dict(recording_fields(recording)),
+        "retraced": dict(retraced_fields(recording, retrace(recording))),
         "replayed": dict(result.fields),
     }
     _shown(fields, result, json=json)
     _plotted(plot, f"{log} with {', '.join(policies)}", result)
     return 0
+
+
+def _lines(log: str) -> list[bytes]:
+    """Those of one file, or all that a query has left beside its manifests."""
+    location = Location.of(log)
+    is_file = log.endswith(".jsonl") if location.local is None else location.local.is_file()
+    if is_file:
+        directory, _, name = location.text.rpartition("/")
+        return bytes(open_store(directory).get(name)).splitlines(keepends=True)
+    lines = EventFiles(open_store((location / "braided").text)).fresh()
+    if not lines:
+        raise EventLogError("it is no file, and no checkpoint of a query that has run a batch")
+    return lines
 
 
 def _bounds(events: Sequence[Event], channels_max: int | None) -> Limits:
@@ -80,7 +95,20 @@ def _bounds(events: Sequence[Event], channels_max: int | None) -> Limits:
     if started is None:  # a log of an earlier version
         return Limits(channels_max=_CHANNELS_MAX if channels_max is None else channels_max)
     most = started.channels_max if channels_max is None else channels_max
-    return Limits(channels_min=min(started.channels_min, most), channels_max=most)
+    return Limits(
+        channels_min=min(started.channels_min, most),
+        channels_max=most,
+        operators={
+            name: own if channels_max is None else _at_most(own, channels_max)
+            for name, own in started.operators.items()
+        },
+        excluded=frozenset(started.excluded),
+    )
+
+
+def _at_most(own: Bounds, channels_max: int) -> Bounds:
+    least = own.channels_min
+    return Bounds(None if least is None else min(least, channels_max), channels_max)
 
 
 def _policies(names: Sequence[str]) -> tuple[ScalePolicy | None, BalancePolicy | None]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
+from braided.control.policy import Bounds
 from braided.control.routing.table import Loads
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "encode",
     "pack_loads",
     "read",
+    "unjudged",
     "unpack_loads",
 ]
 
@@ -46,7 +48,8 @@ class EventLogError(ValueError):
 class Measured(msgspec.Struct, frozen=True, tag="measured"):
     """One operator as policies saw it; rates in rows per second, loads in busy seconds per second.
 
-    `slots` is each slot's load, packed.
+    `slots` is each slot's load, packed, and `timer_load` the part of all that slots without rows
+    have.
     """
 
     batch: int
@@ -70,10 +73,14 @@ class Measured(msgspec.Struct, frozen=True, tag="measured"):
     bound: float
     state_bytes: float
     slots: str
+    timer_load: float = 0.0
 
 
 class Decided(msgspec.Struct, frozen=True, tag="decided"):
-    """A wish with its reason; `held` says why it was not followed, and is empty if it was."""
+    """A wish with its reason; `held` says why it was not followed, and is empty if it was. For a
+    key that is pinned or split, the seconds that it should save within the horizon and those that
+    it takes; other decisions have them in their plan.
+    """
 
     batch: int
     operator: str
@@ -87,6 +94,8 @@ class Decided(msgspec.Struct, frozen=True, tag="decided"):
     before: float | None = None
     expected: float | None = None
     key: str = ""
+    gain_s: float | None = None
+    cost_s: float | None = None
 
 
 class Planned(msgspec.Struct, frozen=True, tag="planned"):
@@ -106,8 +115,9 @@ class Planned(msgspec.Struct, frozen=True, tag="planned"):
 
 
 class Judged(msgspec.Struct, frozen=True, tag="judged"):
-    """What came of a decision: effective, ineffective, or superseded by somebody else's table;
-    unjudged, and `why`, where nothing was promised that could be measured.
+    """What came of a decision: effective, ineffective, overtaken by another load, or unclear. Or
+    why that can't be said: superseded by another table, or unjudged, where nothing was promised
+    that could be measured.
     """
 
     batch: int
@@ -147,6 +157,7 @@ FACTORS = {
     "delay": "it is not yet sure that more are needed",
     "no help": "the same did not help before",
     "cost": "to change would cost more than it brings",
+    "start": "the first batches of a process start workers and fill caches",
     "pending": "what was asked for last is not in effect yet",
     "policy": "the policy does not ask for other channels",
     "dry run": "the policy only says what it would do",
@@ -155,13 +166,17 @@ FACTORS = {
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """A query has started, with these policies and bounds; `batch` is the next one."""
+    """A query has started, with these policies and bounds; `batch` is the next one. `operators`
+    have bounds of their own, and the channels of those that are `excluded` stay as they are.
+    """
 
     batch: int
     scale: str
     balance: str
     channels_min: int
     channels_max: int
+    operators: dict[str, Bounds] = {}
+    excluded: tuple[str, ...] = ()
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -187,12 +202,17 @@ class Migrated(msgspec.Struct, frozen=True, tag="migrated"):
 
 
 class CutShort(msgspec.Struct, frozen=True, tag="cut"):
-    """A batch that ended early, after some seconds and with rows left for the next one."""
+    """A batch that ended early, after some seconds and with rows left for the next one; and once
+    more when these are done and output is stable again, or the next cut has come.
+
+    `metrics` are those of `query/after_cuts.py`.
+    """
 
     batch: int
     why: str
     after_s: float
     rows_left: int
+    metrics: dict[str, float | None] = {}
 
 
 class Counted(msgspec.Struct, frozen=True, tag="counted"):
@@ -276,6 +296,21 @@ def read(lines: Iterable[bytes]) -> Iterator[Event]:
         waiting = line if line.strip() else None
     if waiting is not None and waiting.endswith(b"\n"):
         yield _decode(waiting, number)
+
+
+def unjudged(batch: int, operator: str, decision: int, why: str) -> Judged:
+    """That a decision can't be judged, and why."""
+    return Judged(
+        batch=batch,
+        operator=operator,
+        decision=decision,
+        verdict="unjudged",
+        metric="",
+        before=None,
+        expected=None,
+        observed=None,
+        why=why,
+    )
 
 
 def pack_loads(load: Loads) -> str:

@@ -29,10 +29,11 @@ from braided.control.routing.table import Loads
 
 __all__ = [
     "HotKeyRule",
+    "KeyToSplit",
     "PinChange",
-    "SplitKey",
     "balance_bound",
     "free_slot",
+    "has_room_to_split",
     "load_if_split",
     "pin_change",
     "share_slots",
@@ -53,6 +54,7 @@ class HotKeyRule:
     whole_share: float = 0.6
     part_share: float = 0.25  # of each share of a split key: so light that all channels can be even
     shares_max: int = 512
+    splits: bool = True  # where an operator can; or hot keys are at most pinned
 
     def __post_init__(self) -> None:
         if not 0 < self.unpin_share < self.pin_share:
@@ -66,9 +68,14 @@ class HotKeyRule:
                 "channel would come and go"
             )
 
+    @property
+    def may_split(self) -> bool:
+        """Whether a key may be split at all: who pins none splits none."""
+        return self.splits and self.pins_max > 0
+
 
 @dataclass(frozen=True)
-class SplitKey:
+class KeyToSplit:
     """A key that is to be split, and the slots that its rows go to."""
 
     key: KeyLoad
@@ -82,7 +89,7 @@ class PinChange:
     pin: tuple[KeyLoad, ...]
     unpin: tuple[bytes, ...]
     cold: Mapping[bytes, int]
-    split: tuple[SplitKey, ...] = ()
+    split: tuple[KeyToSplit, ...] = ()
     whole: tuple[bytes, ...] = ()
     """Split keys that are to be whole again."""
 
@@ -113,7 +120,7 @@ def pin_change(
             cooling[key] = cold.get(key, 0) + 1 if is_cool else 0
     cooled = [key for key, batches in cooling.items() if batches >= rule.cool_batches]
     unpin = tuple(key for key in cooled if key not in are_split)
-    stays = operator.can_split and rule.pins_max > 0
+    stays = operator.can_split and rule.may_split
     whole = tuple(key for key in sorted(are_split) if key in cooled or not stays)
     room = rule.pins_max - len(operator.pinned) + len(unpin)
     split = _split(operator, channels, fair, room, rule)
@@ -138,11 +145,11 @@ def pin_change(
 
 def _split(
     operator: OperatorView, channels: int, fair: float, room: int, rule: HotKeyRule
-) -> tuple[SplitKey, ...]:
+) -> tuple[KeyToSplit, ...]:
     """The hottest key that has to be split, or split further; one at a time, so that it is known
     what the others are like with it.
     """
-    if not operator.can_split or fair <= 0 or not rule.pins_max:
+    if not operator.can_split or fair <= 0 or not rule.may_split:
         return ()
     for key in sorted(operator.heavy, key=lambda each: (-each.load, each.key)):
         wanted = ceil(key.load_min / (rule.part_share * fair))
@@ -157,8 +164,15 @@ def _split(
         if is_hot:
             slots = share_slots(operator, key, shares)
             if len(slots) > key.shares:
-                return (SplitKey(key, slots),)
+                return (KeyToSplit(key, slots),)
     return ()
+
+
+def has_room_to_split(operator: OperatorView, key: bytes, rule: HotKeyRule) -> bool:
+    """Whether a key is split, or would be when it is hot enough: to do it, a key is pinned."""
+    if not operator.can_split or not rule.may_split:
+        return False
+    return key in operator.pinned or len(operator.pinned) < rule.pins_max
 
 
 def share_slots(operator: OperatorView, key: KeyLoad, count: int) -> tuple[int, ...]:
@@ -190,7 +204,7 @@ def share_slots(operator: OperatorView, key: KeyLoad, count: int) -> tuple[int, 
     return tuple(chosen)
 
 
-def load_if_split(operator: OperatorView, split: SplitKey) -> Loads:
+def load_if_split(operator: OperatorView, split: KeyToSplit) -> Loads:
     """What slots would have to do, once a key is split."""
     load = _load_without(operator, split.key)
     np.add.at(load, list(split.slots), split.key.load / len(split.slots))

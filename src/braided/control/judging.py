@@ -9,11 +9,15 @@ it is that nobody waits. Four verdicts:
 - *overtaken*: the load is another one by now, and the promise was about the old one;
 - *unclear*: what was promised is less than chance makes of it from batch to batch;
 - *ineffective*: none of these. The kind of decision is held back for that operator, at first for
-  some batches, for twice as many each time in a row, or until the load has changed.
+  some time, for twice as long each time in a row, or until the load has changed.
+
+How long that is says the trigger: a hold is a number of batches, as many as there are in that time
+where none is late, and some at least. So none is over sooner than its time.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import msgspec
@@ -33,22 +37,26 @@ _OTHER_LOAD = 0.2
 _CHANCE = 3.0
 """Standard deviations of a channel's rows that a promise must be worth to be judged."""
 _WAITS = 0.2
-_HOLD_BATCHES = {"scale-up": 60}
-_HOLD_BATCHES_ELSE = 10
+_HOLD_S = {"scale-up": 60.0}
+_HOLD_ELSE_S = 10.0
 """How long a kind of decision waits at first: who takes channels in vain pays for it twice."""
+_HOLD_BATCHES_LEAST = 4
+"""However long batches are: in fewer nothing can have come of anything else."""
 _HOLD_DOUBLINGS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Expectation:
-    """One number, as it was and as it should be, under the load of then."""
+    """One number, as it was and as it should be, under the load of then; without an arrival rate,
+    under that of the batch by which it is judged.
+    """
 
     decision: int
     kind: str
     metric: str
     before: float
     expected: float
-    arrival_rate: float
+    arrival_rate: float | None
     interval_s: float
     table: RoutingTable  # the one that was given up
 
@@ -113,17 +121,23 @@ def judge(expectation: Expectation, operator: OperatorView) -> Verdict:
         )
     if is_good:
         return Verdict("effective", observed)
-    is_other = _is_other_load(expectation.arrival_rate, operator)
+    rate = expectation.arrival_rate
+    is_other = rate is not None and _is_other_load(rate, operator)
     if expectation.metric == "throughput" and operator.backlog_rows > operator.late_rows:
         is_other = False  # as long as input waits in the source, there is as much as there was
     return Verdict("overtaken" if is_other else "ineffective", observed)
 
 
-def extend_hold(before: Hold | None, operator: OperatorView, batch: int, kind: str) -> Hold:
-    """How long a kind of decision waits after it did not work, once more."""
+def extend_hold(
+    before: Hold | None, operator: OperatorView, batch: int, kind: str, interval_s: float
+) -> Hold:
+    """How long a kind of decision waits after it did not work, once more; `interval_s` is the time
+    from one batch to the next where none is late.
+    """
     times = before.times + 1 if before is not None else 1
-    wait = _HOLD_BATCHES.get(kind, _HOLD_BATCHES_ELSE) * 2 ** min(times - 1, _HOLD_DOUBLINGS)
-    return Hold(batch + wait, times, operator.arrival_rate)
+    first_s = _HOLD_S.get(kind, _HOLD_ELSE_S)
+    first = max(_HOLD_BATCHES_LEAST, math.ceil(first_s / interval_s if interval_s > 0 else first_s))
+    return Hold(batch + first * 2 ** min(times - 1, _HOLD_DOUBLINGS), times, operator.arrival_rate)
 
 
 def is_held(hold: Hold | None, operator: OperatorView, batch: int) -> bool:

@@ -11,8 +11,10 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from braided.control.events import Decided, Event, Measured, pack_loads
-from braided.control.hot_keys import PinChange, SplitKey, balance_bound, load_if_split
+import msgspec
+
+from braided.control.events import Decided, Event, Measured, pack_loads, unjudged
+from braided.control.hot_keys import KeyToSplit, PinChange, balance_bound, load_if_split
 from braided.control.locality.gain import RemotePrices
 from braided.control.locality.keys import Edge
 from braided.control.locality.loop import LocalityLoop
@@ -21,8 +23,8 @@ from braided.control.locality.statistics import PairCounts
 from braided.control.measure.estimator import Estimator, SlotTotals, at_full_speed
 from braided.control.measure.measurer import Measurer
 from braided.control.measure.slot_loads import SlotLoads
-from braided.control.measure.view import FlowSample, FlowView, OperatorSample, OperatorView
-from braided.control.operator_loop import OperatorLoop, unjudged
+from braided.control.measure.view import FlowSample, FlowView, OperatorSample
+from braided.control.operator_loop import OperatorLoop
 from braided.control.outlook import Outlook
 from braided.control.policy import Memory, Wish
 from braided.control.routing.balance import imbalance
@@ -47,7 +49,7 @@ class Cycle:
     pin: Mapping[str, tuple[bytes, ...]]
     unpin: Mapping[str, tuple[bytes, ...]]
     events: tuple[Event, ...]
-    split: Mapping[str, tuple[SplitKey, ...]] = field(default_factory=dict)
+    split: Mapping[str, tuple[KeyToSplit, ...]] = field(default_factory=dict)
     whole: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
     """Split keys that are to be whole again."""
     keys: Mapping[str, PlannedSlots] = field(default_factory=dict)
@@ -112,11 +114,16 @@ class Controller:
         events = [*self._summaries(sample, view), *self.judge(view)]
         self._batches_with_rows += any(operator.rows.any() for operator in sample.operators)
         if self._batches_with_rows <= self.settings.settle_batches:
+            for name, operator in view.operators.items():
+                events += self._operators[name].settling(view.batch, operator)
             return Cycle(view, {}, {}, {}, tuple(events))
         cycle = self.decide(view, prices)
         useful = {
             name: self._operators[name].useful(
-                view.batch, operator, self._limits.of(name, operator.channels)
+                view.batch,
+                operator,
+                self._limits.of(name, operator.channels),
+                view.overhead_fills_interval,
             )
             for name, operator in view.operators.items()
         }
@@ -127,6 +134,17 @@ class Controller:
             self._limits,
             self._policy,
             {name: bound.channels for name, bound in useful.items() if bound is not None},
+            frozenset(
+                name
+                for name in view.operators
+                if self._operators[name].cooling(view.batch, self._limits, self._now_s)
+            ),
+            self._now_s,
+            {
+                name: since_s
+                for name in view.operators
+                if (since_s := self._operators[name].more_wanted_since_s) is not None
+            },
         )
         return replace(cycle, events=(*events, *cycle.events))
 
@@ -146,14 +164,19 @@ class Controller:
             layout = loop.observe(operator.table)
             if layout is not None:
                 layouts[operator.name] = layout
-        return self._measurer.view(sample, slot_loads, layouts)
+        view = self._measurer.view(sample, slot_loads, layouts)
+        if self.settings.hot_keys.may_split:
+            return view
+        # Then a key is a bound on useful channels again, too.
+        whole = {name: replace(each, can_split=False) for name, each in view.operators.items()}
+        return replace(view, operators=whole)
 
     def judge(self, view: FlowView) -> list[Event]:
         """What has come of the decisions before."""
         return [
             event
             for name, operator in view.operators.items()
-            for event in self._operators[name].judge(view.batch, operator)
+            for event in self._operators[name].judge(view.batch, operator, view.interval_s)
         ]
 
     def decide(self, view: FlowView, prices: Prices | None = None) -> Cycle:
@@ -168,7 +191,7 @@ class Controller:
             if not loop.is_settled(operator):
                 events += loop.limited(view.batch, operator, wish, self._limits, overhead)
                 continue
-            repin[name], repinned = loop.pins(view.batch, operator)
+            repin[name], repinned = loop.pins(view.batch, operator, prices or self.settings.prices)
             for split in repin[name].split:
                 # Slots are dealt out as they will be then.
                 operator = replace(operator, load=load_if_split(operator, split))
@@ -180,11 +203,14 @@ class Controller:
                 self._limits,
                 prices or self.settings.prices,
                 self._now_s,
+                view.overhead_fills_interval,
             )
             events += planned
             events += repinned
-            if table is None:
-                events += loop.limited(view.batch, operator, wish, self._limits, overhead)
+            if table is None or table.channels == operator.channels:
+                events += loop.limited(
+                    view.batch, operator, wish, self._limits, overhead, moves=table is not None
+                )
             if table is not None:
                 tables[name] = table
         return Cycle(
@@ -239,11 +265,12 @@ class Controller:
         if self._locality is None:
             return cycle
         wanted, events = self._locality.decide(cycle.view, hash_slots, entries, prices)
+        for name in wanted:
+            why = "keys change slots for the sake of locality, and it was made for keys as they are"
+            events += self._operators[name].withdraw(cycle.view.batch, name, why)
         cycle = replace(cycle, events=(*cycle.events, *events))
         if not wanted:
             return cycle
-        for name in wanted:
-            self._operators[name].withdraw()
         kept = {name: table for name, table in cycle.tables.items() if name not in wanted}
         return replace(
             cycle,
@@ -259,19 +286,38 @@ class Controller:
         """What the next batch can be sized by; None as long as nothing is decided."""
         return self._outlook
 
-    def foreseen(self, batch: int, operator: OperatorView, wish: Wish) -> tuple[Decided, Event]:
-        """The lines for a batch that was given more channels by the outlook on it."""
+    def foreseen(
+        self, batch: int, view: FlowView, name: str, wish: Wish, table: RoutingTable
+    ) -> tuple[Decided, list[Event]]:
+        """The lines for a batch that was given more channels, and so that table, by the outlook on
+        it, which went by that view; to be asked for before the step with that batch, which judges
+        what came of it where that can be told.
+        """
+        operator, loop = view.operators[name], self._operators[name]
+        # The decision after the batch before would have been in effect as soon.
+        loop.scaled(batch - 1, self._now_s)
         decision = Decided(
             batch=batch,
-            operator=operator.name,
+            operator=name,
             decision=self._number(),
             kind="scale-up",
             reason=wish.reason,
             channels_before=operator.channels,
             channels_after=wish.channels,
         )
-        why = "it was for the input that this batch had, and nobody knows it with fewer channels"
-        return decision, unjudged(decision, why)
+        expectation = loop.foreseen(decision.decision, operator, table, view.period_s)
+        if expectation is None:
+            why = (
+                "it was for the input that this batch had, and nobody knows it with fewer channels"
+            )
+            return decision, [unjudged(batch, name, decision.decision, why)]
+        promised = msgspec.structs.replace(
+            decision,
+            metric=expectation.metric,
+            before=expectation.before,
+            expected=expectation.expected,
+        )
+        return promised, []
 
     def bound(self, operator: str) -> str:
         """Why more channels would not help an operator whose policy asks for more."""
@@ -334,6 +380,7 @@ class Controller:
                 bound=balance_bound(operator.load, operator.channels, operator.heavy),
                 state_bytes=float(operator.state_bytes.sum()),
                 slots=pack_loads(operator.load),
+                timer_load=operator.timer_load,
             )
             for name, operator in view.operators.items()
         ]

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from braided.control.events import Decided, Event, Judged, Limited, Planned
+from braided.control.events import Decided, Event, Judged, Limited, Planned, unjudged
 from braided.control.hot_keys import PinChange, pin_change
 from braided.control.judging import Expectation, Hold, expect, extend_hold, is_held, judge
 from braided.control.measure.view import OperatorView
@@ -28,10 +28,18 @@ from braided.control.routing.executors import Layout, divide_channels, reshape, 
 from braided.control.routing.table import RoutingTable
 from braided.control.routing.within_hosts import rebalance_within_hosts
 from braided.control.settings import Settings
-from braided.control.useful import HottestKey, Remote, Useful, of_cores, of_key, remote_bound
-from braided.control.worth import Prices, weigh
+from braided.control.useful import (
+    HottestKey,
+    Remote,
+    Useful,
+    of_cores,
+    of_key,
+    of_overhead,
+    remote_bound,
+)
+from braided.control.worth import Prices, weigh, weigh_pin, weigh_split
 
-__all__ = ["OperatorLoop", "unjudged"]
+__all__ = ["OperatorLoop"]
 
 _REDIVIDE = 1.1
 """Channels change executors when the busiest executor's load per channel falls by this factor."""
@@ -41,10 +49,14 @@ _CONGESTED = 0.2
 """From here on it is said why nothing is done about it."""
 _OVERHEAD = 0.5
 """Of a batch that its rows have no part in: then more channels do not shorten it."""
+_OF_KEY = "a key's place is judged with the balance that follows from it"
 _NO_PROMISE = {
     "reshape": "executors are divided anew so that they fit, whatever that brings by itself",
+    **dict.fromkeys(("pin", "unpin", "split", "whole"), _OF_KEY),
 }
-_NO_PROMISE_ELSE = "a key's place is judged with the balance that follows from it"
+"""By kind, why a decision promises nothing that can be measured."""
+_NO_ROWS = "it had no rows to go by when it was decided"
+_SUPERSEDED = "another table took effect before that of the decision"
 
 
 class OperatorLoop:
@@ -61,6 +73,7 @@ class OperatorLoop:
         self._number = number
         self._requested: RoutingTable | None = None
         self._expectation: Expectation | None = None
+        self._foreseen: tuple[Expectation, RoutingTable] | None = None
         self._scaled_at: int | None = memory.get("scaled_at")
         self._scaled_at_s: float | None = memory.get("scaled_at_s")
         self._lower: list[tuple[float, int]] = []  # the last wishes, if all were for fewer channels
@@ -74,7 +87,7 @@ class OperatorLoop:
         self._cold: Mapping[bytes, int] = {}
         self._dropped_at: int | None = None  # when a plan that did not pay was last spoken of
         self._limit: tuple[str, str] | None = None  # by what a wish was limited: a word, a sentence
-        self._said = ""  # the last reason for holding back that was spoken of
+        self._said: dict[str, str] = {}  # by kind, the last reason to hold back that was told
         layout = memory.get("layout")
         self.layout: Layout | None = None
         self._executors_possible = 0  # as many as there could be when the layout was made
@@ -113,29 +126,48 @@ class OperatorLoop:
             self.layout = self.layout.over(table.channels)
         return self.layout
 
-    def withdraw(self) -> None:
-        """What was handed out last was not passed on: nothing is expected of it."""
+    def withdraw(self, batch: int, operator: str, why: str) -> list[Event]:
+        """What was handed out last was not passed on: nothing comes of it that could be judged."""
+        expectation = self._expectation
         self._requested = self._expectation = None
+        if expectation is None:
+            return []
+        return [unjudged(batch, operator, expectation.decision, why)]
 
     def is_settled(self, operator: OperatorView) -> bool:
         """Whether what was last requested has been observed, or overtaken."""
         return self._requested is None or operator.table.epoch >= self._requested.epoch
 
-    def judge(self, batch: int, operator: OperatorView) -> list[Event]:
-        """What has come of the last request."""
+    def judge(self, batch: int, operator: OperatorView, interval_s: float = 1.0) -> list[Event]:
+        """What has come of the last request, and of channels that a batch was given ahead. Batches
+        are `interval_s` apart, or more.
+        """
+        events: list[Event] = []
+        foreseen, self._foreseen = self._foreseen, None
         expectation, requested = self._expectation, self._requested
-        if requested is None or not self.is_settled(operator):
-            return []
-        self._requested = self._expectation = None
-        if expectation is None:
-            return []
-        word, observed, held_until = "superseded", None, None
-        if operator.table.routes_as(requested):
+        if requested is not None and self.is_settled(operator):
+            self._requested = self._expectation = None
+            if expectation is not None:
+                events.append(self._judged(batch, operator, expectation, requested, interval_s))
+        if foreseen is not None:
+            events.append(self._judged(batch, operator, *foreseen, interval_s))
+        return events
+
+    def _judged(
+        self,
+        batch: int,
+        operator: OperatorView,
+        expectation: Expectation,
+        requested: RoutingTable,
+        interval_s: float,
+    ) -> Judged:
+        word, observed, held_until, why = "superseded", None, None, _SUPERSEDED
+        if _took_effect(operator.table, requested, expectation.metric):
             verdict = judge(expectation, operator)
-            word, observed = verdict.word, verdict.observed
+            word, observed, why = verdict.word, verdict.observed, ""
             if word == "ineffective":
                 kind = expectation.kind
-                hold = extend_hold(self._holds.get(kind), operator, batch, kind)
+                hold = extend_hold(self._holds.get(kind), operator, batch, kind, interval_s)
                 self._holds[kind], held_until = hold, hold.until
                 channels = expectation.table.channels
                 # One key that holds up all others holds them up whatever comes after them.
@@ -146,19 +178,18 @@ class OperatorLoop:
                 self._holds.pop(expectation.kind, None)
                 if expectation.kind == "scale-up":
                     self._remote = None
-        return [
-            Judged(
-                batch=batch,
-                operator=operator.name,
-                decision=expectation.decision,
-                verdict=word,
-                metric=expectation.metric,
-                before=expectation.before,
-                expected=expectation.expected,
-                observed=observed,
-                held_until=held_until,
-            )
-        ]
+        return Judged(
+            batch=batch,
+            operator=operator.name,
+            decision=expectation.decision,
+            verdict=word,
+            metric=expectation.metric,
+            before=expectation.before,
+            expected=expectation.expected,
+            observed=observed,
+            held_until=held_until,
+            why=why,
+        )
 
     def plan(
         self,
@@ -169,22 +200,25 @@ class OperatorLoop:
         limits: Limits,
         prices: Prices,
         now_s: float = 0.0,
+        overhead_fills: bool = False,
     ) -> tuple[RoutingTable | None, Sequence[Event]]:
         """The table to ask for, if any, and the decisions that led to it; `now_s` is the time as
-        far as batches tell it.
+        far as batches tell it, and `overhead_fills` their interval without the work of rows.
         """
         limits = limits.of(operator.name, operator.channels)
         self._hottest = HottestKey.seen(self._hottest, operator)
-        channels, decisions = self._grant(batch, operator, wish, limits, now_s)
+        self._forget_remote(batch, operator)
+        useful = self.useful(batch, operator, limits, overhead_fills)
+        channels, decisions = self._grant(batch, operator, wish, limits, useful, now_s)
         table, layout, reshapes = self._assign(batch, operator, channels)
         decisions += reshapes
-        lines: list[Event] = [*map(_unpromised, reshapes)]
         scales = channels != operator.channels
         if not scales and operator.anchor is not None and layout is None:
             # Keys are where they are for a reason: between the channels of a host slots are free.
             table = _less_costly(operator, table, prices, period_s)
         if table is operator.table:
             self.layout = layout
+            decisions, lines = self._told(decisions)
             return None, [*decisions, *lines]
         # Executors that were split or merged need their own slots, slots that others put on
         # another executor's channels come back, and limits are limits. All else has to pay: other
@@ -196,30 +230,38 @@ class OperatorLoop:
             or (not scales and not _is_within(operator.layout, operator.table))
         )
         layout_as_is = layout if _is_within(layout, operator.table) else operator.layout
-        if scales:
-            decision = decisions[0]
-        else:
+        if not scales:
             decision = self._decide_balance(batch, operator, table)
-            decisions.append(decision)
             if decision.held and not is_required:
                 self.layout = layout_as_is
-                return None, self._say_once(decisions, decision.held)
-            if decision.held:
-                decision = msgspec.structs.replace(decision, held="")
-                decisions[-1] = decision
-        expectation = expect(decision.decision, decision.kind, operator, table, period_s)
+                return None, self._told([*decisions, *self._say_once(decision)])[0]
+            decisions.append(msgspec.structs.replace(decision, held=""))
+        wanted_s = now_s - self._wanted_since[1]
+        worth = weigh(operator, table, prices, period_s, wanted_s)
+        dropped = not is_required and not worth.pays
+        if dropped:
+            self.layout = layout_as_is
+            why = f"it would cost {worth.cost_s:.3g} s and bring {worth.gain_s:.3g} s"
+            if scales:
+                self._limit = ("cost", why)
+            elif self._limit is None:
+                self._limit = ("cost", f"another balance does not pay: {why}")
+            if self._dropped_at is not None and batch < self._dropped_at + _SAY_AGAIN:
+                return None, self._told([each for each in decisions if each.held])[0]
+            self._dropped_at = batch
+        decisions, lines = self._told(decisions)
+        place = 0 if scales else len(decisions) - 1
+        number, kind = decisions[place].decision, decisions[place].kind
+        expectation = expect(number, kind, operator, table, period_s)
         if expectation is not None:
-            decisions[decisions.index(decision)] = msgspec.structs.replace(
-                decision,
+            decisions[place] = msgspec.structs.replace(
+                decisions[place],
                 metric=expectation.metric,
                 before=expectation.before,
                 expected=expectation.expected,
             )
-        else:
-            lines.append(unjudged(decision, "it had no rows to go by when it was decided"))
-        wanted_s = now_s - self._wanted_since[1]
-        worth = weigh(operator, table, prices, period_s, wanted_s)
-        dropped = not is_required and not worth.pays
+        elif not dropped:
+            lines.append(unjudged(batch, operator.name, number, _NO_ROWS))
         planned = Planned(
             batch=batch,
             operator=operator.name,
@@ -234,21 +276,49 @@ class OperatorLoop:
             locality_s=worth.locality_s,
         )
         if dropped:
-            is_new = self._dropped_at is None or batch >= self._dropped_at + _SAY_AGAIN
-            self._dropped_at = batch if is_new else self._dropped_at
-            self.layout = layout_as_is
-            why = f"it would cost {worth.cost_s:.3g} s and bring {worth.gain_s:.3g} s"
-            if scales:
-                self._limit = ("cost", why)
-            elif self._limit is None:
-                self._limit = ("cost", f"another balance does not pay: {why}")
-            return None, [*decisions, planned] if is_new else []
+            return None, [*decisions, planned]
         self._requested, self._expectation, self.layout = table, expectation, layout
         self._dropped_at = None
         if scales:
-            self._scaled_at, self._scaled_at_s = batch, now_s
-            self._lower, self._wanted_since = [], ("", now_s)
+            self.scaled(batch, now_s)
         return table, [*decisions, planned, *lines]
+
+    def foreseen(
+        self, decision: int, operator: OperatorView, table: RoutingTable, period_s: float
+    ) -> Expectation | None:
+        """What channels should bring that the next batch is given ahead, where input waited before:
+        throughput. Where it did not, nobody knows that batch with fewer channels.
+        """
+        requested = self._requested
+        if requested is not None and _took_effect(table, requested, "throughput"):
+            return None  # the request for the same channels has its own promise
+        expectation = expect(decision, "scale-up", operator, table, period_s)
+        if expectation is None or expectation.metric != "throughput":
+            return None
+        # It is for the load of the very batch by which it is judged.
+        expectation = replace(expectation, arrival_rate=None)
+        self._foreseen = expectation, table
+        return expectation
+
+    def scaled(self, batch: int, now_s: float) -> None:
+        """Other channels were decided on: delays and cool-downs count from here."""
+        self._scaled_at, self._scaled_at_s = batch, now_s
+        self._lower, self._wanted_since = [], ("", now_s)
+
+    def cooling(self, batch: int, limits: Limits, now_s: float) -> str:
+        """Why the number of channels stays, so soon after it changed; empty if that is over."""
+        if self._scaled_at is not None and batch - self._scaled_at <= limits.cooldown_batches:
+            return f"cooling down since batch {self._scaled_at}"
+        since_s = None if self._scaled_at_s is None else now_s - self._scaled_at_s
+        if limits.cooldown_s and since_s is not None and 0 <= since_s < limits.cooldown_s:
+            return f"cooling down since batch {self._scaled_at}, for {limits.cooldown_s:g} s"
+        return ""
+
+    @property
+    def more_wanted_since_s(self) -> float | None:
+        """Since when more channels have been asked for; None if they are not."""
+        kind, since_s = self._wanted_since
+        return since_s if kind == "scale-up" else None
 
     def limited(
         self,
@@ -257,15 +327,17 @@ class OperatorLoop:
         wish: Wish | None,
         limits: Limits,
         overhead: float,
+        moves: bool = False,
     ) -> list[Event]:
         """Why an operator that would have other channels, or whose input waits, keeps those that it
-        has; `overhead` is the part of the batch that its rows have none in. After `plan`.
+        has; `overhead` is the part of the batch that its rows have none in. After `plan`; where
+        that `moves` slots, something is done about input that waits.
         """
         now = operator.channels
         limit = self._limit
-        if not self.is_settled(operator) and self._requested is not None:
+        if not moves and not self.is_settled(operator) and self._requested is not None:
             limit = ("pending", f"{self._requested.channels} channels were asked for")
-        elif limit is None and operator.congestion > _CONGESTED:
+        elif not moves and limit is None and operator.congestion > _CONGESTED:
             slots, limits = operator.table.slots.size, limits.of(operator.name, now)
             limit = ("policy", "the policy does not ask for other channels")
             if overhead > _OVERHEAD:
@@ -273,21 +345,19 @@ class OperatorLoop:
             elif now >= limits.clamp(slots, slots):
                 is_cores = bool(limits.bound(now, slots))
                 limit = ("cores" if is_cores else "bounds", f"{now} channels are all that may be")
-        if limit is None:
-            return []
-        return [
-            Limited(
-                batch=batch,
-                operator=operator.name,
-                factor=limit[0],
-                why=limit[1],
-                channels=now,
-                wished=now if wish is None else wish.channels,
-                congestion=round(operator.congestion, 3),
-            )
-        ]
+        return [] if limit is None else [_limited(batch, operator, limit, wish)]
 
-    def pins(self, batch: int, operator: OperatorView) -> tuple[PinChange, list[Event]]:
+    def settling(self, batch: int, operator: OperatorView) -> list[Event]:
+        """Why nothing is done for input that waits in the batches before the first decision."""
+        if operator.congestion <= _CONGESTED:
+            return []
+        first = self.settings.settle_batches
+        why = f"nothing is decided on the first {first} batches with rows, which start workers"
+        return [_limited(batch, operator, ("start", why))]
+
+    def pins(
+        self, batch: int, operator: OperatorView, prices: Prices
+    ) -> tuple[PinChange, list[Event]]:
         """Keys to pin and to unpin, to split and to make whole."""
         rule = self.settings.hot_keys
         change = pin_change(operator, operator.channels, self._cold, rule)
@@ -296,7 +366,8 @@ class OperatorLoop:
         for key in change.pin:
             share = key.load * operator.channels / operator.total_load
             reason = f"one key has {share:.2f} of a channel's fair load"
-            events.append(self._decide(batch, operator, "pin", reason, key=key.key.hex()))
+            decision = self._decide(batch, operator, "pin", reason, key=key.key.hex())
+            events.append(_priced(decision, weigh_pin(operator, key, prices)))
         for cooled in change.unpin:
             reason = f"cool for {rule.cool_batches} batches"
             events.append(self._decide(batch, operator, "unpin", reason, key=cooled.hex()))
@@ -306,23 +377,32 @@ class OperatorLoop:
                 f"one key has {share:.2f} of a channel's fair load, and would have "
                 f"{share / len(split.slots):.2f} in each of {len(split.slots)} shares"
             )
-            events.append(self._decide(batch, operator, "split", reason, key=split.key.key.hex()))
+            decision = self._decide(batch, operator, "split", reason, key=split.key.key.hex())
+            events.append(_priced(decision, weigh_split(operator, split, prices)))
         for cooled in change.whole:
             reason = f"fit for one channel for {rule.cool_batches} batches"
-            if not operator.can_split:
+            if not rule.may_split:
+                reason = "keys are not to be split"
+            elif not operator.can_split:
                 reason = "its state is too large to be merged in every batch"
             events.append(self._decide(batch, operator, "whole", reason, key=cooled.hex()))
-        return change, [*events, *map(_unpromised, events)]
+        told, lines = self._told(events)
+        return change, [*told, *lines]
 
     # -- how many channels -----------------------------------------------------------------
 
     def _grant(
-        self, batch: int, operator: OperatorView, wish: Wish | None, limits: Limits, now_s: float
+        self,
+        batch: int,
+        operator: OperatorView,
+        wish: Wish | None,
+        limits: Limits,
+        useful: Useful | None,
+        now_s: float,
     ) -> tuple[int, list[Decided]]:
         """How many channels the operator gets, and the decision if it was asked for others."""
         now = operator.channels
         wished = now if wish is None else limits.clamp(wish.channels, operator.table.slots.size)
-        useful = self.useful(batch, operator, limits)
         self.bound, self._limit = "", None
         if wish is not None and wish.channels != wished == now:
             many = f"{wish.channels} channels are wished for"
@@ -344,7 +424,7 @@ class OperatorLoop:
             if not self.bound:
                 return now, []
             decision = self._decide(batch, operator, "scale-up", _reason(wish), held=self.bound)
-            return now, self._say_once([decision], self.bound)
+            return now, self._say_once(decision)
         kind = "scale-up" if wished > now else "scale-down"
         if self._wanted_since[0] != kind:
             self._wanted_since = (kind, now_s)
@@ -362,8 +442,9 @@ class OperatorLoop:
         if held:
             self._limit = (factor, held)
             decision = self._decide(batch, operator, kind, reason, held=held)
-            return now, self._say_once([decision], held)
-        self._said, self._limit = "", None
+            return now, self._say_once(decision)
+        self._said.pop(kind, None)
+        self._limit = None
         return channels, [self._decide(batch, operator, kind, reason, channels)]
 
     def _why_held(
@@ -373,12 +454,9 @@ class OperatorLoop:
         now = operator.channels
         kind = "scale-up" if wished > now else "scale-down"
         wanted_s = now_s - self._wanted_since[1]
-        since_s = None if self._scaled_at_s is None else now_s - self._scaled_at_s
-        if self._scaled_at is not None and batch - self._scaled_at <= limits.cooldown_batches:
-            return "cool-down", f"cooling down since batch {self._scaled_at}"
-        if limits.cooldown_s and since_s is not None and 0 <= since_s < limits.cooldown_s:
-            told = f"cooling down since batch {self._scaled_at}, for {limits.cooldown_s:g} s"
-            return "cool-down", told
+        cooling = self.cooling(batch, limits, now_s)
+        if cooling:
+            return "cool-down", cooling
         if wished < now and wished > now * (1 - limits.hysteresis):
             return "calm", f"less than {limits.hysteresis:.0%} fewer"
         if wished < now and len(self._lower) < limits.calm_batches:
@@ -394,11 +472,14 @@ class OperatorLoop:
             return "no help", f"did not help before: held back until batch {until}"
         return "", ""
 
-    def useful(self, batch: int, operator: OperatorView, limits: Limits) -> Useful | None:
+    def useful(
+        self, batch: int, operator: OperatorView, limits: Limits, overhead_fills: bool = False
+    ) -> Useful | None:
         """As many channels as help, by what is known of keys, cores and what comes after."""
         bounds = [
-            of_key(operator, self._hottest, self.settings.key_names),
+            of_key(operator, self._hottest, self.settings.key_names, self.settings.hot_keys),
             of_cores(operator, limits.cpus),
+            of_overhead(operator) if overhead_fills else None,
         ]
         if self._remote is not None:
             bounds.append(self._remote.useful(is_over=not self._is_remote(batch, operator)))
@@ -411,6 +492,16 @@ class OperatorLoop:
         if self._remote is None or hold is None or batch > hold.until:
             return False
         return not self._remote.is_over(operator)
+
+    def _forget_remote(self, batch: int, operator: OperatorView) -> None:
+        """Lets go of what a step up in vain has taught, once twice the channels of then are there
+        and nobody found them to be in vain: else they would be the most that there ever are.
+        """
+        remote = self._remote
+        if remote is None or self._is_remote(batch, operator):
+            return
+        if operator.channels >= 2 * remote.channels:
+            self._remote = None
 
     def _must_scale(
         self, batch: int, operator: OperatorView, wish: Wish | None, limits: Limits
@@ -482,7 +573,7 @@ class OperatorLoop:
         return Decided(
             batch=batch,
             operator=operator.name,
-            decision=self._number(),
+            decision=0,  # numbered when it is told
             kind=kind,
             reason=reason,
             channels_before=operator.channels,
@@ -491,14 +582,49 @@ class OperatorLoop:
             key=key,
         )
 
-    def _say_once(self, decisions: list[Decided], held: str) -> list[Decided]:
-        """The decisions, or none where the same reason was the last one given to hold back: who
+    def _say_once(self, decision: Decided) -> list[Decided]:
+        """The decision, or none where the same reason was the last one given to hold back: who
         waits would fill the log with waiting.
         """
-        if held == self._said:
+        if self._said.get(decision.kind) == decision.held:
             return []
-        self._said = held
-        return decisions
+        self._said[decision.kind] = decision.held
+        return [decision]
+
+    def _told(self, decisions: Sequence[Decided]) -> tuple[list[Decided], list[Event]]:
+        """The decisions as the log has them, numbered in that order so that no number is missing
+        there, and why those can't be judged that promise nothing.
+        """
+        told = [msgspec.structs.replace(each, decision=self._number()) for each in decisions]
+        return told, [_unpromised(each) for each in told if each.kind in _NO_PROMISE]
+
+
+def _took_effect(table: RoutingTable, requested: RoutingTable, metric: str) -> bool:
+    """Whether what was asked for is there, as far as the promise goes: how even the work is depends
+    on each slot, but what other channels bring does not, and a batch that has them may have moved
+    slots once more for its own rows, or a key with them.
+    """
+    if metric == "busiest_share":
+        return table.routes_as(requested)
+    return table.epoch == requested.epoch and table.channels == requested.channels
+
+
+def _limited(
+    batch: int, operator: OperatorView, limit: tuple[str, str], wish: Wish | None = None
+) -> Limited:
+    return Limited(
+        batch=batch,
+        operator=operator.name,
+        factor=limit[0],
+        why=limit[1],
+        channels=operator.channels,
+        wished=operator.channels if wish is None else wish.channels,
+        congestion=round(operator.congestion, 3),
+    )
+
+
+def _priced(decision: Decided, worth: tuple[float, float]) -> Decided:
+    return msgspec.structs.replace(decision, gain_s=worth[0], cost_s=worth[1])
 
 
 def _less_costly(
@@ -511,24 +637,11 @@ def _less_costly(
     either = (table, within)
     worths = [weigh(operator, each, prices, period_s).net_s for each in either]
     return either[worths.index(max(worths))]
+
+
 def _unpromised(decision: Decided) -> Judged:
-    """That a decision of a kind which promises nothing that can be measured is not judged."""
-    return unjudged(decision, _NO_PROMISE.get(decision.kind, _NO_PROMISE_ELSE))
-
-
-def unjudged(decision: Decided, why: str) -> Judged:
-    """That a decision can't be judged, and why."""
-    return Judged(
-        batch=decision.batch,
-        operator=decision.operator,
-        decision=decision.decision,
-        verdict="unjudged",
-        metric="",
-        before=None,
-        expected=None,
-        observed=None,
-        why=why,
-    )
+    why = _NO_PROMISE[decision.kind]
+    return unjudged(decision.batch, decision.operator, decision.decision, why)
 
 
 def _reason(wish: Wish | None) -> str:

@@ -6,7 +6,8 @@ has to do shows before it runs, in the bytes of its files or in its offsets. Aga
 batch before, with what is known of that one, this says how many channels it should have.
 
 Only more of them: a batch that is small may be followed by one that is not, so channels are given
-up after the fact, when there has been some calm. And only by a policy that goes by rates and says
+up after the fact, when there has been some calm. Delays and cool-downs hold here as they do after a
+batch. And only by a policy that goes by rates and says
 so with an attribute `by_rate = True`. One that goes by what it has seen of itself has seen nothing.
 """
 
@@ -35,6 +36,11 @@ class Outlook:
     memory: Memory
     useful: Mapping[str, int] = field(default_factory=dict)
     """As many channels as help, of operators of which that is known."""
+    cooling: frozenset[str] = frozenset()
+    """Operators whose channels changed so lately that they stay as they are."""
+    now_s: float = 0.0
+    wanted_since_s: Mapping[str, float] = field(default_factory=dict)
+    """Since when more channels have been asked for, of operators for which they are."""
 
     def wishes(self, growth: float, collected_s: float) -> dict[str, Wish]:
         """Operators that should have more channels for a batch that has `growth` times the input of
@@ -56,15 +62,17 @@ class Outlook:
         wishes, _ = self.scale.scale(
             replace(self.view, operators=operators), self.limits, self.memory
         )
-        return self._grant_more(wishes, faster)
+        return self._grant_more(wishes, faster, self.now_s + collected_s)
 
-    def _grant_more(self, wishes: Mapping[str, Wish], faster: float) -> dict[str, Wish]:
-        """The wishes for more channels, as far as there is room for them."""
+    def _grant_more(
+        self, wishes: Mapping[str, Wish], faster: float, at_s: float
+    ) -> dict[str, Wish]:
+        """The wishes for more channels, as far as there is room for them and it is time."""
         granted = {}
         room = self.limits.room(sum(o.channels for o in self.view.operators.values()))
         for name, wish in wishes.items():
             operator = self.view.operators[name]
-            if name in self.limits.excluded:
+            if name in self.limits.excluded or not (wish.at_once or self._is_time(name, at_s)):
                 continue
             limits = self.limits.of(name, operator.channels)
             wanted = limits.clamp(wish.channels, operator.table.slots.size)
@@ -79,6 +87,11 @@ class Outlook:
                 )
                 granted[name] = replace(wish, channels=channels, reason=reason)
         return granted
+
+    def _is_time(self, name: str, at_s: float) -> bool:
+        """Whether an operator may get more channels then."""
+        wanted_s = at_s - self.wanted_since_s.get(name, at_s)
+        return name not in self.cooling and wanted_s >= self.limits.up_delay_s
 
 
 def _rate(operator: OperatorView, faster: float, collected_s: float) -> float:

@@ -108,6 +108,8 @@ class PlannedChange:
     operators: Mapping[str, OperatorChange]
     is_prefetched: bool = False
     """Whether state is brought to its new host before the batch that needs it."""
+    is_paused_for: bool = False
+    """Whether no batch runs while it is brought."""
 
     @property
     def is_change(self) -> bool:
@@ -127,7 +129,7 @@ class PlannedChange:
 
     @property
     def pause_s(self) -> float:
-        """What a batch waits for state in all, at most; 0 where all of it stays on its host."""
+        """What batches wait for state in all, at most; 0 where all of it stays on its host."""
         return sum(operator.pause_s for operator in self.operators.values())
 
     def __str__(self) -> str:
@@ -140,6 +142,8 @@ class PlannedChange:
         if not self.slots_to_other_hosts:
             return "no state goes to another host, so no batch waits for it"
         waits = f"the next batch waits about {seconds_in_words(self.pause_s)} for state"
+        if self.is_paused_for:
+            return f"{waits}, which is fetched while none runs"
         if not self.is_prefetched:
             return waits
         return f"{waits} at most: it is fetched before, while batches go on as they are"

@@ -90,6 +90,12 @@ class Limits:
         return replace(self, channels_min=least, channels_max=most, operators={})
 
     @property
+    def own(self) -> dict[str, Bounds]:
+        """What holds for single operators, as far as it can be had on the cores that there are."""
+        each = {name: self.of(name, 1) for name in self.operators.keys() - self.excluded}
+        return {name: Bounds(own.channels_min, own.most) for name, own in sorted(each.items())}
+
+    @property
     def most(self) -> int:
         """As many channels as an operator may have, if it has the slots for them."""
         if self.cores is None:

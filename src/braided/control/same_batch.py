@@ -73,15 +73,22 @@ class BatchTable:
 
     table: RoutingTable
     saved_s: float = 0.0
-    """Of the busiest channel's time, less what moving takes; 0 where the table stays."""
+    """Of the busiest channel's time, less what moving takes, and rows that leave their host for it;
+    0 where the table stays.
+    """
     moved_slots: int = 0
 
 
 def plan_batch(
-    operator: OperatorView, work: Loads, policy: BalancePolicy, prices: Prices
+    operator: OperatorView,
+    work: Loads,
+    policy: BalancePolicy,
+    prices: Prices,
+    period_s: float = 1.0,
 ) -> BatchTable:
     """The table for a batch whose slots take so many seconds each; that of `operator` itself where
-    none is so much better that it pays in this batch.
+    none is so much better that it pays in this batch. `period_s` is the time from one batch to the
+    next.
     """
     before, layout = operator.table, operator.layout
     stays = BatchTable(before)
@@ -89,7 +96,9 @@ def plan_batch(
         layout.total != before.channels or not layout.is_within(before.slots).all()
     ):
         return stays  # its executors are about to be put in order
-    counted = replace(operator, load=work)
+    # Work is that of the batch, and so is what rows cost that leave their host.
+    anchor = None if operator.anchor is None else operator.anchor * period_s
+    counted = replace(operator, load=work, anchor=anchor)
     table = policy.balance(counted, before.channels)
     moved = int(moves(before, table).size)
     if not moved:
@@ -99,7 +108,7 @@ def plan_batch(
     worth = weigh(counted, table, in_batch)
     if not (worth.pays or not getattr(policy, "weighed", True)):
         return stays
-    return BatchTable(table, max(0.0, worth.gain_s - worth.cost_s), moved)
+    return BatchTable(table, max(0.0, worth.net_s), moved)
 
 
 def following(before: RoutingTable, table: RoutingTable) -> RoutingTable:

@@ -13,9 +13,19 @@ from dataclasses import dataclass
 
 import msgspec
 
+from braided.control.hot_keys import HotKeyRule, has_room_to_split
 from braided.control.measure.view import OperatorView
 
-__all__ = ["HottestKey", "KeyNames", "Remote", "Useful", "of_cores", "of_key", "remote_bound"]
+__all__ = [
+    "HottestKey",
+    "KeyNames",
+    "Remote",
+    "Useful",
+    "of_cores",
+    "of_key",
+    "of_overhead",
+    "remote_bound",
+]
 
 KeyNames = Callable[[str, bytes], str]
 """How a key of an operator is shown to people."""
@@ -70,12 +80,14 @@ def _now(operator: OperatorView) -> float:
     return operator.arrivals.last / operator.arrival_rate
 
 
-def of_key(operator: OperatorView, hottest: HottestKey | None, name: KeyNames) -> Useful | None:
+def of_key(
+    operator: OperatorView, hottest: HottestKey | None, name: KeyNames, rule: HotKeyRule
+) -> Useful | None:
     """More channels than make the others as long as the hottest key's make nobody faster, unless
     the key can be split.
     """
     takes = 0.0 if hottest is None else hottest.share * operator.total_load
-    if hottest is None or operator.can_split or takes < _KEY_LEAST:
+    if hottest is None or takes < _KEY_LEAST or has_room_to_split(operator, hottest.key, rule):
         return None
     channels = max(1, math.ceil(1 / hottest.share - 0.05))
     return Useful(
@@ -95,6 +107,19 @@ def of_cores(operator: OperatorView, cpus: int | None) -> Useful | None:
         channels,
         f"{channels} channels keep {cpus} cores busy; more than {channels} channels do not help",
         "cores",
+    )
+
+
+def of_overhead(operator: OperatorView) -> Useful:
+    """Where batches take their interval without the work of their rows: whatever a policy makes of
+    that, nobody knows that more channels help, so it is found out with few.
+    """
+    channels = 2 * operator.channels
+    return Useful(
+        channels,
+        "what a batch takes beside the work of its rows, a sink say, fills its interval; "
+        f"{channels} channels are tried first",
+        "overhead",
     )
 
 

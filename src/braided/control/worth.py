@@ -18,13 +18,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from braided.control.hot_keys import KeyToSplit, load_if_split
 from braided.control.measure.moving_cost import MovingRates
-from braided.control.measure.view import OperatorView
+from braided.control.measure.view import KeyLoad, OperatorView
 from braided.control.routing.balance import channel_times
 from braided.control.routing.residence import NOWHERE, Residence
-from braided.control.routing.table import RoutingTable, Slots, moves
+from braided.control.routing.table import Loads, RoutingTable, Slots, moves
 
-__all__ = ["Prices", "Worth", "weigh"]
+__all__ = ["Prices", "Worth", "weigh", "weigh_pin", "weigh_split"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,33 @@ def weigh(
         and (scales or gain * period_s >= prices.least_batch_s),
         locality_s=locality_s,
     )
+
+
+def weigh_split(operator: OperatorView, split: KeyToSplit, prices: Prices) -> tuple[float, float]:
+    """The seconds that a split key saves before any slot has moved, and those that it takes to open
+    its shares. No state moves for it.
+    """
+    gain_s = _peak_s(operator, load_if_split(operator, split), prices)
+    return gain_s, len(split.slots) * prices.slot_s
+
+
+def weigh_pin(operator: OperatorView, key: KeyLoad, prices: Prices) -> tuple[float, float]:
+    """The seconds that a pinned key saves at most, if all its company leaves its channel, and those
+    that it takes to open its slot and the one that it had. What its company takes to leave is part
+    of the plan that moves it.
+    """
+    load = operator.load.copy()
+    load[key.slot] = min(load[key.slot], key.load)
+    return _peak_s(operator, load, prices), 2 * prices.slot_s
+
+
+def _peak_s(operator: OperatorView, load: Loads, prices: Prices) -> float:
+    """What the busiest channel saves within the horizon, if slots have this load."""
+    peaks = [
+        float(channel_times(operator.table, each, operator.speeds).max())
+        for each in (operator.load, load)
+    ]
+    return max(0.0, peaks[0] - peaks[1]) * prices.horizon_s
 
 
 def _changes_host(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
-__all__ = ["Arrivals", "Constant", "Sine", "Spike", "Steps", "Trace"]
+__all__ = ["Arrivals", "Constant", "RecordedRates", "Sine", "Spike", "Steps"]
 
 
 class Arrivals(Protocol):
@@ -110,7 +110,7 @@ class Spike:
         return self.base * (to_s - from_s) + (self.peak - self.base) * max(0.0, inside)
 
 
-class Trace:
+class RecordedRates:
     """Rates that were recorded: from each time until the next, the last one for ever."""
 
     def __init__(self, times_s: Sequence[float], rates: Sequence[float]) -> None:

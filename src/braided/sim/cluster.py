@@ -285,7 +285,7 @@ class _Simulation:
     def _sized(self, growth: float, collected_s: float) -> list[Event]:
         """More channels for a batch that has much more to do than the one before."""
         outlook = self.controller.outlook()
-        if outlook is None:
+        if outlook is None or self.controller.settings.scale_dry_run:
             return []
         decisions: list[Event] = []
         for name, wish in outlook.wishes(growth, collected_s).items():
@@ -294,7 +294,10 @@ class _Simulation:
                 more = rescale(self.tables[name], wish.channels, operator.load)
                 more = replace(more, epoch=operator.table.epoch + 1)
                 self.tables = self._placed({**self.tables, name: more})
-                decisions += self.controller.foreseen(outlook.view.batch + 1, operator, wish)
+                decision, lines = self.controller.foreseen(
+                    outlook.view.batch + 1, outlook.view, name, wish, self.tables[name]
+                )
+                decisions += [decision, *lines]
         return decisions
 
     def _placed(self, tables: Mapping[str, RoutingTable]) -> dict[str, RoutingTable]:
@@ -307,6 +310,7 @@ class _Simulation:
                 np.full(o.slots, o.slot_bytes),
                 self.rates[o.name],
                 self.levels[o.name],
+                o.upstream,
             )
             for o in self.flow.operators
         }
@@ -379,7 +383,11 @@ class _Simulation:
             stages_s += self._stage_s(operator, table, counted, of_channels)
         if flow.speeds_measured:
             self.speeds.add(runs)
-            samples = [replace(s, speeds=self.speeds.of_channels(s.table.hosts)) for s in samples]
+            known = [self.speeds.of_channels(s.table.hosts) for s in samples]
+            samples = [
+                s if speeds is None else replace(s, speeds=speeds)
+                for s, speeds in zip(samples, known, strict=True)
+            ]
         return samples, busiest, bound, stages_s
 
     def _stage_s(

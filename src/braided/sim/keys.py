@@ -7,6 +7,7 @@ changes next, so that nothing is computed between two changes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -47,6 +48,11 @@ def zipf_shares(keys: int, skew: float) -> Loads:
     return weight / float(weight.sum())
 
 
+@lru_cache
+def _highest_share(keys: int, skew: float) -> float:
+    return float(zipf_shares(keys, skew)[0])
+
+
 def slot_of_keys(keys: int, slots: int) -> npt.NDArray[np.int64]:
     """Where a hash puts each key; the same in every run."""
     return hashed(np.arange(keys, dtype=np.int64), slots)
@@ -80,7 +86,7 @@ class Zipf:
         return shares.astype(np.float64)
 
     def hottest(self, version: int) -> float:
-        return float(zipf_shares(self.keys, self.skew)[0])
+        return _highest_share(self.keys, self.skew)
 
     def heavy(self, version: int) -> tuple[tuple[int, float], ...]:
         return ()

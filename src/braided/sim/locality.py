@@ -21,7 +21,14 @@ from braided.control.routing.table import RoutingTable
 from braided.sim.correlated import CorrelatedPairs, Numbers
 from braided.sim.keys import hashed
 
-__all__ = ["Measured", "Period", "Trial", "count_edges", "run_periods"]
+__all__ = [
+    "LocalityPeriod",
+    "TableFigures",
+    "Trial",
+    "count_edges",
+    "locality_by_hash",
+    "run_periods",
+]
 
 _HERE, _THERE = "location", "hashtag"
 _EDGE = (_HERE, _THERE)
@@ -36,7 +43,7 @@ _SLOTS_PER_CHANNEL = 16
 
 
 @dataclass(frozen=True)
-class Measured:
+class TableFigures:
     """What a table did with the rows of a period."""
 
     locality: float
@@ -44,13 +51,13 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Period:
+class LocalityPeriod:
     """One period: hash, the first table kept for good, and the newest one."""
 
     number: int
-    hash: Measured
-    offline: Measured
-    online: Measured
+    hash: TableFigures
+    offline: TableFigures
+    online: TableFigures
     fitted: float
     """The locality that the table has on the rows that it was made of."""
     promised: float
@@ -100,11 +107,11 @@ class _Routing:
             slots = np.where(explicit >= 0, explicit, slots)
         return slots[place]
 
-    def measure(self, here: Numbers, there: Numbers) -> Measured:
+    def measure(self, here: Numbers, there: Numbers) -> TableFigures:
         at = [self._host_of_slot[self.slots(*each)] for each in ((_HERE, here), (_THERE, there))]
         loads = [np.bincount(hosts, minlength=len(self.hosts)) for hosts in at]
         fullest = max(float(load.max()) / float(load.mean()) for load in loads)
-        return Measured(float((at[0] == at[1]).mean()), fullest)
+        return TableFigures(float((at[0] == at[1]).mean()), fullest)
 
     def view(self, name: str, keys: Numbers) -> OperatorView:
         slots = self.table.slots.size
@@ -128,7 +135,7 @@ class _Routing:
         )
 
 
-def run_periods(trial: Trial) -> list[Period]:
+def run_periods(trial: Trial) -> list[LocalityPeriod]:
     """Period by period: rows come in by the tables of before, then new ones are made of them."""
     online, offline, plain = _Routing(trial), _Routing(trial), _Routing(trial)
     record, plan = Record(), None
@@ -141,7 +148,7 @@ def run_periods(trial: Trial) -> list[Period]:
         if plan is not None:
             record.add(plan.promised.locality, came.locality)
         periods.append(
-            Period(
+            LocalityPeriod(
                 number,
                 plain.measure(here, there),
                 offline.measure(here, there),
@@ -163,6 +170,13 @@ def run_periods(trial: Trial) -> list[Period]:
         fitted, promised = online.measure(here, there).locality, plan.expected
         moved = plan.moved_keys
     return periods
+
+
+def locality_by_hash(trial: Trial) -> float:
+    """The share of rows that stay where all keys go by their hash, over all periods."""
+    plain = _Routing(trial)
+    periods = (trial.rows_of.period(number, trial.rows) for number in range(trial.periods))
+    return float(np.mean([plain.measure(here, there).locality for here, there in periods]))
 
 
 def _plan(

@@ -19,7 +19,7 @@ from statistics import mean
 from typing import Any
 
 from braided.sim.correlated import CorrelatedPairs
-from braided.sim.locality import Period, Trial, count_edges, run_periods
+from braided.sim.locality import LocalityPeriod, Trial, count_edges, run_periods
 from braided.sim.plot import Panel, Series
 
 __all__ = ["PAPER", "figures", "panels", "remote_shares", "throughput"]
@@ -126,11 +126,11 @@ def panels(found: dict[str, Any]) -> tuple[Panel, ...]:
     )
 
 
-def _mean(run: Sequence[Period], name: str) -> float:
+def _mean(run: Sequence[LocalityPeriod], name: str) -> float:
     return float(mean(getattr(each, name).locality for each in run[1:]))
 
 
-def _row(period: Period) -> dict[str, Any]:
+def _row(period: LocalityPeriod) -> dict[str, Any]:
     return {
         "period": period.number,
         "hash": period.hash.locality,

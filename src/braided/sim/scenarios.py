@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from braided.control.levels import levels
 from braided.control.policies.balancers import Elasticutor
-from braided.control.policies.ds2 import Ds2
+from braided.control.policies.ds2 import UTILISATION, Ds2
 from braided.control.policies.saso import Saso
 from braided.control.policy import BalancePolicy, Limits, ScalePolicy
 from braided.control.settings import Settings
@@ -101,26 +102,39 @@ def _cluster(flow: SimFlow, limits: Limits) -> _Runner:
         )
         run = simulate(_seeded(flow, seed), settings)
         result = cluster_result(run)
-        return replace(result, fields={**result.fields, **_followed(run)})
+        return replace(result, fields={**result.fields, **_followed(run, flow)})
 
     return run
 
 
-def _followed(run: Run) -> dict[str, Any]:
-    """How the channels followed the load: by how much they were more than what it came to in the
-    end, and how often they turned round where the load did not.
+def _followed(run: Run, flow: SimFlow) -> dict[str, Any]:
+    """How the channels followed the load: the most there were over those that its peak needs,
+    whatever the policy, and how often they turned round where the load did not.
     """
-    most = max(b.load for b in run.batches)
-    at_most = [b for b in run.batches if b.load >= 0.98 * most]
-    settled = max(at_most[-1].channels, run.batches[0].channels)
+    needed = _needed(flow, max(b.load for b in run.batches))
     return {
-        "overshoot": round(max(b.channels for b in run.batches) / settled, 3),
+        "needed": needed,
+        "overshoot": round(max(b.channels for b in run.batches) / needed, 3),
         "turns": max(
             0,
             turns([b.channels for b in run.batches]) - turns([round(b.load) for b in run.batches]),
         ),
         "late_batches": sum(b.duration_s > 1 for b in run.batches),
     }
+
+
+def _needed(flow: SimFlow, rows_per_s: float) -> int:
+    """The fewest channels, of all operators together, that are busy for no more than four fifths of
+    the interval less the overhead; no chance and no skew are in it.
+    """
+    given: dict[str, float] = {}
+    roots = []
+    for operator in flow.operators:
+        taken = sum(given[up] for up in operator.upstream) if operator.upstream else rows_per_s
+        given[operator.name] = operator.selectivity * taken
+        roots.append(math.sqrt(taken * operator.row_s + operator.timer_s))
+    room = UTILISATION * (1 - flow.cluster.overhead_s / flow.interval_s)
+    return sum(max(1, math.ceil(root * sum(roots) / room - 1e-9)) for root in roots)
 
 
 def cluster_result(run: Run) -> Result:

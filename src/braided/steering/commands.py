@@ -68,6 +68,7 @@ class Commands:
         self._commanded: set[str] = set()
         """Operators with a table that a user asked for, from when it is taken until it holds."""
         self._cut: int | None = None
+        self._holds_input = False
 
     def to_rescale(self, channels: int, operator: str | None) -> Command:
         """The command for so many channels; refuses a number that can't be."""
@@ -141,6 +142,11 @@ class Commands:
             self._cut = rows
         self._bell.ring()
 
+    def hold_input_next(self) -> None:
+        """The next batch does what is carried, and carries what it takes in. Asks for no batch."""
+        with self._lock:
+            self._holds_input = True
+
     def propose(self, tables: Mapping[str, RoutingTable]) -> None:
         """Tables for the next batch, if nobody asks for others. Asks for no batch."""
         with self._lock:
@@ -205,10 +211,13 @@ class Commands:
             self._repinned.clear()
             return tables
 
-    def commanded(self) -> frozenset[str]:
-        """Operators that a user has asked a table for, and that does not hold yet."""
+    def spoken_for(self) -> frozenset[str]:
+        """Operators whose slots have to stay where they are: a user has asked for a table that does
+        not hold yet, or keys that wait for their state were assigned by the one there is.
+        """
         with self._lock:
-            return frozenset(self._commanded)
+            counted_on = () if self._held_keys is None else self._held_keys.made_for
+            return frozenset(self._commanded.union(counted_on))
 
     def hold(self, tables: Mapping[str, RoutingTable]) -> None:
         """Tables that were taken and do not take effect yet: what they need is on its way. The
@@ -223,6 +232,11 @@ class Commands:
         with self._lock:
             cut, self._cut = self._cut, None
             return cut
+
+    def holds_input(self) -> bool:
+        with self._lock:
+            holds, self._holds_input = self._holds_input, False
+            return holds
 
     def done(self, tables: Mapping[str, RoutingTable]) -> None:
         """The batch is committed, and what was taken is in effect."""

@@ -41,6 +41,7 @@ from braided.steering.policy_settings import Policies
 from braided.steering.reserve import Reserve
 from braided.steering.same_batch import SameBatch
 from braided.steering.sampling import Sampler, waiting_rows
+from braided.steering.task_waves import TaskWaves
 from braided.store.history.manifest import View
 from braided.tasks.columns import PLACE_SHIFT, is_place_of
 from braided.tasks.outcome import Outcome
@@ -96,6 +97,8 @@ class ControlThread:
         self._same_batch = same_batch
         self._controller = _controller(policies, memory)
         self._warned: set[str] = set()
+        cores = policies.settings.limits.cores
+        self._waves = TaskWaves(policies.bound if cores is None else 0)
         self._reserved = policies.scale == "off"
         """Whether there are workers for as many channels as the policy may ask for."""
         self._last: dict[str, Any] | None = None
@@ -216,15 +219,17 @@ class ControlThread:
             batch.outcome, batch.view, batch.ended_s, waiting, batch.hosts
         )
         in_use = _most_channels(batch.outcome.tables)
+        cores = None if batch.hosts is None else batch.hosts.cores
+        self._waves.see(in_use, self._policies.settings.limits.cores if cores is None else cores)
         if not self._reserved:
             self._reserved = True
             self._reserve.warm(self._policies.settings.limits.most, in_use)
         foreseen, unjudged = self._events_of(batch.outcome)
         if sample is None or guard.is_held("controller"):
             return
-        prices, cores = self._policies.settings.prices, None
+        prices = self._policies.settings.prices
         if batch.hosts is not None:
-            prices, cores = prices.measured(batch.hosts.rates), batch.hosts.cores
+            prices = prices.measured(batch.hosts.rates)
         pairs = pairs_of(batch.outcome.reports)
         cycle = self._controller.step(sample, batch.slot_loads, prices, cores, pairs)
         cycle = self._locating.locate(self._controller, cycle, batch.outcome.reports, prices)
@@ -273,22 +278,25 @@ class ControlThread:
                 balance=policies.balance,
                 channels_min=limits.channels_min,
                 channels_max=limits.most,
+                operators=limits.own,
+                excluded=tuple(sorted(limits.excluded)),
             )
         ]
 
     def _events_of(self, outcome: Outcome) -> tuple[list[Decided], list[Event]]:
-        """What was decided right before the batch, as far as it was followed, and why that is not
-        judged.
+        """What was decided right before the batch, as far as it was followed, and why of some of it
+        nobody can tell what came of it.
         """
         outlook, wishes = self._outlook, self._foreseen.pop(outcome.batch, {})
         decisions: list[Decided] = []
         unjudged: list[Event] = []
         for name, wish in wishes.items():
             if outlook is not None and outcome.tables[name].channels == wish.channels:
-                operator = outlook.view.operators[name]
-                decision, verdict = self._controller.foreseen(outcome.batch, operator, wish)
+                decision, lines = self._controller.foreseen(
+                    outcome.batch, outlook.view, name, wish, outcome.tables[name]
+                )
                 decisions.append(decision)
-                unjudged.append(verdict)
+                unjudged += lines
         return decisions, unjudged
 
     def _repinned(

@@ -5,13 +5,16 @@ is full costs lines and not batches. When the file has grown large it becomes `e
 older ones move up, until the oldest goes.
 
 Nothing can be appended to an object: there the file is written as a whole, every few seconds and at
-the end, and one that has grown large stays under a name of its own.
+the end, and one that has grown large stays under a name of its own, as long as it is among the
+newest. Whoever writes a whole looks at the lease before: what a driver that was taken over from has
+in memory would replace what its heir has written.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,7 +23,7 @@ from typing import Protocol
 from braided.control.events import Event, encode
 from braided.errors import CheckpointError
 from braided.store.durable.local_store import LocalStore
-from braided.store.durable.store import Store
+from braided.store.durable.store import Store, intended
 
 __all__ = ["EventLog", "LocalEventLog", "ObjectEventLog", "open_event_log"]
 
@@ -32,6 +35,7 @@ KEPT = 4
 """Files besides the one that is written to."""
 
 _NAME = "events.jsonl"
+_ASIDE = re.compile(r"events-(\d+)\.jsonl")
 
 log = logging.getLogger("braided")
 
@@ -46,11 +50,11 @@ class EventLog(Protocol):
         """Writes what is left."""
 
 
-def open_event_log(store: Store) -> EventLog:
-    """The log of the query whose checkpoint a store is in."""
+def open_event_log(store: Store, held: Callable[[], bool]) -> EventLog:
+    """The log of the query whose checkpoint a store is in; `held` says whether it still is its."""
     if isinstance(store, LocalStore):
         return LocalEventLog(store.directory)
-    return ObjectEventLog(store)
+    return ObjectEventLog(store, held)
 
 
 class LocalEventLog:
@@ -114,10 +118,12 @@ class ObjectEventLog:
     def __init__(
         self,
         store: Store,
+        held: Callable[[], bool],
         large_bytes: int = LARGE_OBJECT_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
+        self._held = held
         self._large_bytes = large_bytes
         self._clock = clock
         self._lines: bytes | None = None  # until what an earlier query wrote is read
@@ -155,13 +161,31 @@ class ObjectEventLog:
     def _write(self) -> None:
         assert self._lines is not None
         self._written_s = self._clock()
-        if len(self._lines) >= self._large_bytes:
+        if not self._held():
+            self._unwritten = False
+            self._warn(f"another query has taken over {self._store.location}")
+            return
+        full = len(self._lines) >= self._large_bytes
+        if full:
             self._store.put(f"events-{time.time_ns() // 1_000_000}.jsonl", self._lines)
             self._lines = b""
         self._store.put(_NAME, self._lines)
         self._unwritten = False
+        if full:
+            self._forget_older()
 
-    def _warn(self, error: CheckpointError) -> None:
+    def _forget_older(self) -> None:
+        """Removes what was put aside, but for the newest, and what was begun and not ended."""
+        names = self._store.files("")
+        aside = sorted((int(m[1]), name) for name in names if (m := _ASIDE.fullmatch(name)))
+        begun = [name for name in names if _is_log(intended(name) or "")]
+        self._store.delete([*(name for _, name in aside[:-KEPT]), *begun])
+
+    def _warn(self, why: object) -> None:
         if not self._warned:
             self._warned = True
-            log.warning("events are lost: %s", error)
+            log.warning("events are lost: %s", why)
+
+
+def _is_log(name: str) -> bool:
+    return name == _NAME or _ASIDE.fullmatch(name) is not None

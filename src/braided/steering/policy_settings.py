@@ -7,7 +7,6 @@ found here, because only here the flow and the cluster are known.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +24,7 @@ from braided.control.useful import KeyNames
 from braided.control.worth import Prices
 from braided.errors import OptionError
 from braided.options import Options
+from braided.steering.task_waves import warn_of_bound
 
 __all__ = ["HOT_KEYS", "Policies", "policies_of"]
 
@@ -35,8 +35,6 @@ _LEAST_BATCH_S = 0.05
 HOT_KEYS = HotKeyRule(company_least=_LEAST_BATCH_S, pins_max=16)
 """No more than this: each pin is a comparison for every row."""
 
-log = logging.getLogger("braided")
-
 
 @dataclass(frozen=True)
 class Policies:
@@ -46,6 +44,8 @@ class Policies:
     balance: str
     settings: Settings
     guard: Guard
+    bound: int
+    """The most channels that options let a policy take; 0 where none chooses, or none is said."""
 
 
 def policies_of(
@@ -71,8 +71,11 @@ def policies_of(
     balance = options.balance
     names = (_name_of(scale), _name_of(balance))
     limits = _limits(options, parallelism, cores, cpus, operators)
+    bound = 0
     if names[0] != "off":
-        _warn(options, limits)
+        bound = max([options.channels_max or 0, *options.operators_max.values()])
+    if limits.cores is not None and bound > limits.cores:
+        warn_of_bound(bound, limits.cores)
     settings = Settings(
         scale=GuardedScale(_scale(scale, options), guard, f"scale {names[0]}"),
         balance=GuardedBalance(_balance(balance, options), guard, f"balance {names[1]}"),
@@ -81,14 +84,14 @@ def policies_of(
         locality=_locality(options),
         key_names=key_names or Settings().key_names,
         prices=Prices(least_batch_s=_LEAST_BATCH_S),
-        hot_keys=HOT_KEYS if balance != "static" else replace(HOT_KEYS, pins_max=0),
+        hot_keys=_hot_keys(options),
         settle_batches=_SETTLE_BATCHES,
         window_batches=options.window_batches,
         executors=options.executors,
         host_channels=host_cores,
         reshape_every_batches=options.executors_review_batches,
     )
-    return Policies(*names, settings, guard)
+    return Policies(*names, settings, guard, bound)
 
 
 def _scale(scale: str | ScalePolicy, options: Options) -> ScalePolicy:
@@ -105,6 +108,14 @@ def _balance(balance: str | BalancePolicy, options: Options) -> BalancePolicy:
     if balance in ("elasticutor", "rc"):
         return balance_policy(balance, theta=options.balance_threshold)
     return balance_policy(balance)
+
+
+def _hot_keys(options: Options) -> HotKeyRule:
+    """What becomes of hot keys. Who has no slot moved wants no key moved, unless they say so."""
+    mode = options.hot_keys or ("off" if options.balance == "static" else "split")
+    if mode == "off":
+        return replace(HOT_KEYS, pins_max=0)
+    return replace(HOT_KEYS, splits=mode == "split")
 
 
 def _locality(options: Options) -> LocalityRule | None:
@@ -153,20 +164,6 @@ def _limits(
         },
         excluded=frozenset(named.get(n.lower(), n) for n in options.scale_exclude),
     )
-
-
-def _warn(options: Options, limits: Limits) -> None:
-    """Says so where a bound is above what can run at a time; nobody goes there."""
-    asked = max([options.channels_max or 0, *options.operators_max.values()])
-    if limits.cores is not None and asked > limits.cores:
-        log.warning(
-            "up to %d channels are allowed, but Spark runs %d tasks at a time: no more channels "
-            "than that are taken, since others would wait for their turn. For more, give Spark "
-            "more task slots (local[%d], or more executors)",
-            asked,
-            limits.cores,
-            asked,
-        )
 
 
 def _name_of(policy: Any) -> str:

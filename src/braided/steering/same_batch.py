@@ -171,7 +171,8 @@ class SameBatch:
         work = None if loads is None else batch_work(rows, loads)
         if operator is None or work is None or table.slots.size != operator.load.size:
             return None
-        return plan_batch(_by(operator, table), work, self._policy, known.prices)
+        period_s = known.view.period_s
+        return plan_batch(_by(operator, table), work, self._policy, known.prices, period_s)
 
 
 def _by(operator: OperatorView, table: RoutingTable) -> OperatorView:

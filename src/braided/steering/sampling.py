@@ -52,7 +52,7 @@ class Sampler:
         self._mergers = {
             step.name
             for step in flow.steps
-            if step.merge_parts is not None and can_be_pinned(step.key_schema)
+            if step.name in flow.can_split and can_be_pinned(step.key_schema)
         }
         self._interval_s = interval_s or EAGER_S
         self._before: tuple[int, float] | None = None  # batch time (ms) and duration of the last

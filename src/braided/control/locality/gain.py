@@ -32,12 +32,16 @@ class RemotePrices:
     row_s: float = 1e-6  # to write and read it, whatever its size
     moved_bytes_per_s: float = 100e6
     key_s: float = 2e-5
-    horizon_s: float = 60.0
+    horizon_s: float = 60.0  # or until the next table may come, if that is longer
     least_points: float = 0.02  # of locality: fewer are what chance makes
 
     @property
     def remote_row_s(self) -> float:
         return self.row_bytes / self.bytes_per_s + self.row_s
+
+    def moving_s(self, keys: int, state_bytes: float) -> float:
+        """To move so many keys, of which so much has to be read by another host."""
+        return state_bytes / self.moved_bytes_per_s + keys * self.key_s
 
     def least_rows_per_s(self, hosts: int) -> float:
         """With fewer a key is not worth its move, whoever it is brought together with."""
@@ -76,7 +80,7 @@ def weigh_gain(
     locality_s = points * rows_per_s * prices.remote_row_s / hosts * prices.horizon_s
     busy = sum(view.total_load / view.channels for view in views)
     balance_s = (now.imbalance - after.imbalance) * busy * prices.horizon_s
-    moving_s = moved_bytes / prices.moved_bytes_per_s + moved_keys * prices.key_s
+    moving_s = prices.moving_s(moved_keys, moved_bytes)
     net_s = locality_s + balance_s - moving_s
     if points < prices.least_points:
         why = f"the {max(points, 0.0) * 100:.1f} points that it would bring are what chance makes"

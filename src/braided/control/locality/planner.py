@@ -30,6 +30,13 @@ from braided.control.routing.table import Loads
 
 __all__ = ["LocalityPlan", "PlanInput", "PlannedSlots", "plan_locality"]
 
+_DEAD_PERIODS = 8
+"""An entry whose key had no row that was counted in so many periods is one that nobody needs: one
+row in so many is counted, so that a key that is only rare is seen now and then.
+"""
+_FOR_THE_DEAD = 0.5
+"""Of what a plan saves, the part that it may take to clear the table of such entries."""
+
 
 @dataclass(frozen=True, eq=False)
 class PlannedSlots:
@@ -58,6 +65,8 @@ class PlanInput:
     seed: int = 0
     entries_max: int = 100_000
     """Of an operator: keys with fewest rows go by their hash where there would be more."""
+    unseen: Mapping[str, Mapping[bytes, int]] = field(default_factory=dict)
+    """For how many periods no row of a key that has an entry was counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +86,8 @@ class LocalityPlan:
     """`anew`, or `by single keys`."""
     anchors: Mapping[str, Loads]
     """What each slot would cost more on another host, in seconds per second: its rows that stay."""
+    anchors_now: Mapping[str, Loads]
+    """The same by the tables of now."""
 
 
 def plan_locality(
@@ -115,24 +126,35 @@ def _plan(
     record: Record,
 ) -> LocalityPlan:
     host_of = made.hosts(how)
-    assignments, moved_keys, moved_bytes = _assign(given, made, host_of)
     expected = record.corrected(promised.locality)
     # That more came than was promised is no gain over the table of now, of which more came as well.
     less = min(0.0, expected - promised.locality)
     after = replace(promised, closeness=promised.closeness + less)
-    gain = weigh_gain(
+
+    def weighed(moved_keys: int, moved_bytes: float) -> Gain:
+        rows_per_s, hosts = sum(given.rates.values()), len(given.hosts)
+        return weigh_gain(
+            now, after, rows_per_s, hosts, made.views, moved_keys, moved_bytes, prices
+        )
+
+    assignments, moved_keys, moved_bytes = _assign(given, made, host_of, {})
+    gain = weighed(moved_keys, moved_bytes)
+    dead = _dead(given, made, prices, _FOR_THE_DEAD * gain.net_s) if gain.pays else {}
+    if dead:
+        assignments, moved_keys, moved_bytes = _assign(given, made, host_of, dead)
+        gain = weighed(moved_keys, moved_bytes)
+    row_s = prices.remote_row_s / len(given.hosts)
+    return LocalityPlan(
+        assignments,
         now,
-        after,
-        sum(given.rates.values()),
-        len(given.hosts),
-        made.views,
+        promised,
+        expected,
         moved_keys,
         moved_bytes,
-        prices,
-    )
-    anchors = _anchors(made, assignments, host_of, prices.remote_row_s / len(given.hosts))
-    return LocalityPlan(
-        assignments, now, promised, expected, moved_keys, moved_bytes, gain, how, anchors
+        gain,
+        how,
+        _anchors(made, _slots(made, assignments), host_of, row_s),
+        _anchors(made, made.counted.now_slot, made.now_host, row_s),
     )
 
 
@@ -168,10 +190,38 @@ class _Candidates:
         return refine_hosts(graph, self.room, given.alpha, start)
 
 
+def _dead(
+    given: PlanInput, made: _Candidates, prices: RemotePrices, within_s: float
+) -> dict[str, frozenset[bytes]]:
+    """By operator, keys that have had no row for so long that their entries may go: those longest
+    without first, as many as move within that time.
+    """
+    unseen = [
+        (-periods, name, key)
+        for name in made.counted.operators
+        for key, periods in given.unseen.get(name, {}).items()
+        if periods >= _DEAD_PERIODS and key in given.entries[name]
+    ]
+    dead: dict[str, set[bytes]] = {}
+    for _, name, key in sorted(unseen):
+        view, slot = given.views[name], given.entries[name][key]
+        size = float(view.state_bytes[slot] / max(view.keys[slot], 1.0))
+        moving_s = prices.moving_s(1, size)
+        if moving_s <= within_s:
+            within_s -= moving_s
+            dead.setdefault(name, set()).add(key)
+    return {name: frozenset(keys) for name, keys in dead.items()}
+
+
 def _assign(
-    given: PlanInput, made: _Candidates, host_of: Numbers
+    given: PlanInput,
+    made: _Candidates,
+    host_of: Numbers,
+    dead: Mapping[str, frozenset[bytes]],
 ) -> tuple[dict[str, PlannedSlots], int, float]:
-    """The entries of every operator, and how many keys and bytes have to move for them."""
+    """The entries of every operator, without those that are dead, and how many keys and bytes have
+    to move for them.
+    """
     counted = made.counted
     assignments, moved_keys, moved_bytes = {}, 0, 0.0
     for operator, view in enumerate(made.views):
@@ -191,11 +241,15 @@ def _assign(
         moves = slot != now_slot
         reads = moves & (host_of_slot[slot] != host_of_slot[now_slot])
         # Keys that have an entry and few rows by now stay where they are while there is room: to
-        # move them back would cost as much as to have moved them.
-        keys = counted.keys[operator]
-        others = sorted(set(given.entries[name]).difference(keys))
-        kept = others[: given.entries_max - entries.size]
-        gone = others[len(kept) :]
+        # move them back would cost as much as to have moved them. Of too many, those longest
+        # without a row go.
+        keys, unseen = counted.keys[operator], given.unseen.get(name, {})
+        others = sorted(
+            set(given.entries[name]).difference(keys), key=lambda key: (unseen.get(key, 0), key)
+        )
+        leaving = dead.get(name, frozenset())
+        kept = [key for key in others if key not in leaving][: given.entries_max - entries.size]
+        gone = sorted(set(others).difference(kept))
         per_key = view.state_bytes / np.maximum(view.keys, 1.0)
         moved_keys += int(moves.sum()) + len(gone)
         moved_bytes += float(counted.state_bytes[mine][reads].sum())
@@ -208,25 +262,30 @@ def _assign(
     return assignments, moved_keys, moved_bytes
 
 
-def _anchors(
-    made: _Candidates,
-    assignments: Mapping[str, PlannedSlots],
-    host_of: Numbers,
-    row_s: float,
-) -> dict[str, Loads]:
-    """By slot, the seconds per second that rows save which stay on the host because of it."""
+def _slots(made: _Candidates, assignments: Mapping[str, PlannedSlots]) -> Numbers:
+    """The slot of every key by these entries."""
+    counted = made.counted
+    slots = counted.hash_slot.copy()
+    for operator, name in enumerate(counted.operators):
+        entries = assignments[name].as_dict()
+        for n, key in enumerate(counted.keys[operator], counted.first[operator]):
+            slots[n] = entries.get(key, slots[n])
+    return slots
+
+
+def _anchors(made: _Candidates, slots: Numbers, host_of: Numbers, row_s: float) -> dict[str, Loads]:
+    """By slot, the seconds per second that rows save which stay on the host because of it, for keys
+    in these slots and on these hosts.
+    """
     counted, graph = made.counted, made.counted.graph
     at = host_of[graph.ends]
-    stays = at[:, 0] == at[:, 1]
+    stays = (at[:, 0] == at[:, 1]) & (at[:, 0] >= 0)
     saved = np.bincount(
         graph.ends[stays].ravel(), np.repeat(graph.weight[stays], 2) * row_s, graph.keys
     )
     anchors = {}
     for operator, view in enumerate(made.views):
         name, mine = counted.operators[operator], counted.of(operator)
-        entries = assignments[name].as_dict()
-        slots = counted.hash_slot[mine].copy()
-        for n, key in enumerate(counted.keys[operator]):
-            slots[n] = entries.get(key, slots[n])
-        anchors[name] = np.bincount(slots, saved[mine], view.load.size).astype(np.float64)
+        anchor = np.bincount(slots[mine], saved[mine], view.load.size)
+        anchors[name] = anchor.astype(np.float64)
     return anchors

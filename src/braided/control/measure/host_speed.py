@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -72,12 +72,14 @@ class _HostRecord:
 
     def forget(self) -> None:
         self.recent: deque[float] = deque(maxlen=_BATCHES_MIN)  # slowness, as a logarithm
+        self.slowness = 0.0
         self.seen = 0
         self.speed = 1.0
 
-    @property
-    def slowness(self) -> float:
-        return median(self.recent) if self.recent else 0.0
+    def add(self, slowness: float, batch: int) -> None:
+        self.recent.append(slowness)
+        self.slowness = median(self.recent)
+        self.seen = batch
 
 
 class _OperatorCosts:
@@ -123,19 +125,43 @@ class _Groups(NamedTuple):
     weight: Loads
 
 
+_NOTHING = _Groups(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))
+
+
 def _medians(keys: _Numbers, values: Loads, weights: Loads | None = None) -> _Groups:
-    """The median of each group, of values that stand for as many as they weigh."""
+    """The median of each group, of values that stand for as many as they weigh.
+
+    Groups are few and small and this is asked for many times a batch, so what counts is how many
+    calls of NumPy it takes.
+    """
+    if not keys.size:
+        return _NOTHING
     order = np.lexsort((values, keys))
     keys, values = keys[order], values[order]
-    weights = np.ones(keys.size) if weights is None else weights[order]
-    start = np.flatnonzero(np.diff(keys, prepend=-1))
-    below = np.cumsum(weights)
-    before = below[start] - weights[start]
-    weight = np.diff(before, append=below[-1] if below.size else 0.0)
-    half = before + weight / 2
+    is_first = np.empty(keys.size, dtype=bool)
+    is_first[0] = True
+    np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
+    start = is_first.nonzero()[0]
     # Where half of the weight lies between two values, it is in the middle of them.
-    low, high = np.searchsorted(below, half), np.searchsorted(below, half, side="right")
+    if weights is None:
+        count = _to_next(start, keys.size)
+        low, high = start + (count - 1) // 2, start + count // 2
+        return _Groups(keys[start], (values[low] + values[high]) / 2, count.astype(np.float64))
+    weights = weights[order]
+    below = weights.cumsum()
+    before = below[start] - weights[start]
+    weight = _to_next(before, below[-1])
+    half = before + weight / 2
+    low, high = below.searchsorted(half), below.searchsorted(half, side="right")
     return _Groups(keys[start], (values[low] + values[high]) / 2, weight)
+
+
+def _to_next(starts: npt.NDArray[Any], end: float) -> npt.NDArray[Any]:
+    """How far it is from each to the next one, and from the last one to the end."""
+    lengths = np.empty_like(starts)
+    np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
+    lengths[-1] = end - starts[-1]
+    return lengths
 
 
 def _common(changes: Loads) -> float:
@@ -175,18 +201,18 @@ class HostSpeeds:
         parts = [self._evidence(name, runs) for name, runs in samples.items()]
         usual = [_keyed(each.usual, n * hosts) for n, each in enumerate(parts)]
         evidence = _Evidence(_joined(usual), _joined([each.same for each in parts]))
-        present = set((evidence.usual.key % hosts).tolist()) if hosts else set()
+        comparison = _Comparison(evidence, hosts)
+        present = set(comparison.host.tolist())
         slowness = np.array([record.slowness for record in self._hosts])
         for _ in range(_ROUNDS if len(present) > 1 else 0):
-            judged, found = _slowness(evidence, slowness)
+            judged, found = comparison.slowness(slowness)
             change = (found - slowness[judged]) / 2
             slowness[judged] += change
             if np.abs(change).max(initial=0.0) < _NEAR:
                 break
         for number, record in enumerate(self._hosts):
             if number in present:
-                record.recent.append(float(slowness[number]))
-                record.seen = self._batch
+                record.add(float(slowness[number]), self._batch)
             elif self._batch - record.seen >= _LATELY_BATCHES:
                 record.forget()
         self._judge()
@@ -249,28 +275,38 @@ class HostSpeeds:
         return number
 
 
-def _slowness(evidence: _Evidence, slowness: Loads) -> tuple[_Numbers, Loads]:
-    """Hosts, and how slow they are by their slots, given how slow the others are.
+class _Comparison:
+    """Hosts compared with each other by what their slots say, given how slow each is held to be."""
 
-    The fastest has 0. The medians of groups stand for all slots in them.
-    """
-    hosts = slowness.size
-    usual, same = evidence
-    operator, host = np.divmod(usual.key, hosts)
-    at_full_speed = _medians(operator, usual.median - slowness[host], usual.weight)
-    # Who is alone is as fast as itself, which says nothing.
-    place = np.searchsorted(at_full_speed.key, operator)
-    counts = np.bincount(place)[place] > 1
-    slower = usual.median - at_full_speed.median[place]
-    found = np.full(hosts, np.nan)
-    for each in (
-        _medians(host[counts], slower[counts], usual.weight[counts]),
-        _medians(same.key // hosts, same.median + slowness[same.key % hosts], same.weight),
-    ):
-        enough = each.weight >= _SLOTS_MIN
-        found[each.key[enough]] = each.median[enough]
-    number = np.flatnonzero(~np.isnan(found))
-    return number, found[number] - (found[number].min() if number.size else 0.0)
+    def __init__(self, evidence: _Evidence, hosts: int) -> None:
+        self._hosts = hosts
+        self._usual, self._same = evidence
+        operator, self.host = np.divmod(self._usual.key, max(1, hosts))
+        self._operator = operator
+        # Who is alone is as fast as itself, which says nothing.
+        is_first = np.ones(operator.size, dtype=bool)
+        np.not_equal(operator[1:], operator[:-1], out=is_first[1:])
+        self._place = is_first.cumsum() - 1  # groups come by operator
+        self._counts = np.bincount(self._place)[self._place] > 1
+        self._here, self._there = np.divmod(self._same.key, max(1, hosts))
+
+    def slowness(self, held: Loads) -> tuple[_Numbers, Loads]:
+        """Hosts, and how slow they are by their slots, given how slow the others are.
+
+        The fastest has 0. The medians of groups stand for all slots in them.
+        """
+        usual, same, counts = self._usual, self._same, self._counts
+        at_full_speed = _medians(self._operator, usual.median - held[self.host], usual.weight)
+        slower = usual.median - at_full_speed.median[self._place]
+        found = np.full(self._hosts, np.nan)
+        for each in (
+            _medians(self.host[counts], slower[counts], usual.weight[counts]),
+            _medians(self._here, same.median + held[self._there], same.weight),
+        ):
+            enough = each.weight >= _SLOTS_MIN
+            found[each.key[enough]] = each.median[enough]
+        number = np.flatnonzero(~np.isnan(found))
+        return number, found[number] - (found[number].min() if number.size else 0.0)
 
 
 def _keyed(groups: _Groups, offset: int) -> _Groups:
@@ -278,7 +314,6 @@ def _keyed(groups: _Groups, offset: int) -> _Groups:
 
 
 def _joined(groups: Sequence[_Groups]) -> _Groups:
-    nothing = _Groups(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))
-    columns = zip(nothing, *groups, strict=True)
+    columns = zip(_NOTHING, *groups, strict=True)
     key, middle, weight = (np.concatenate(column) for column in columns)
     return _Groups(key, middle, weight)

@@ -11,7 +11,9 @@ Two things keep a long one from being slow and a short one from being nervous:
   batch without rows says nothing about shares.
 - Time is noisy: a pause of the machine falls on whatever slot was open. So time is kept as cost per
   row, pulled towards the operator's median where a slot had few rows, and a sample far above what
-  the window expects counts in full only when the next one is like it.
+  the window expects counts in full only when the next one is like it. A few milliseconds too many
+  are no pause: timers fire now in this slot and now in that one, and cut each time, their work
+  would be missing from the sum.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ SURPRISE = 4.0
 UPHEAVAL = 2.0
 OUTLIER = 4.0
 """How many times the expected cost a sample may be before it has to be seen twice."""
+PAUSE_S = 0.02
+"""How much more than expected it is then at least: less is what work that comes in bursts takes."""
 PRIOR_ROWS = 8.0
 """So many rows at the operator's usual cost stand behind every slot's own."""
 
@@ -81,6 +85,7 @@ class SlotWindow:
         self._suspect = np.zeros(slots, dtype=bool)
         self._rowless_s = np.zeros(slots)
         self._rows_per_batch = 0.0
+        self._usual_cost_s = 0.0
 
     def add(self, rows: npt.ArrayLike, busy_s: npt.ArrayLike) -> None:
         """One batch: rows and busy time of every slot."""
@@ -112,8 +117,8 @@ class SlotWindow:
         return share / total if total > 0 else share
 
     def _cost_s(self) -> Loads:
-        usual = self._usual_cost_s()
-        return (self._busy_s + PRIOR_ROWS * usual) / (self._timed_rows + PRIOR_ROWS)
+        usual = PRIOR_ROWS * self._usual_cost_s
+        return (self._busy_s + usual) / (self._timed_rows + PRIOR_ROWS)
 
     def _learn_share(self, counted: Loads, total: float) -> None:
         has_share = self._of_rows > 0
@@ -131,20 +136,17 @@ class SlotWindow:
         """The times, with those cut that are far from what was expected and come for once only."""
         if not self._timed_rows.any():
             return busy
-        most = OUTLIER * counted * self._cost_s()
-        far = (busy > most) & (counted > 0)
+        expected = counted * self._cost_s()
+        far = (busy > OUTLIER * expected) & (busy - expected > PAUSE_S) & (counted > 0)
         once = far & ~self._suspect
         self._suspect = np.where(counted > 0, far, self._suspect)
-        return np.where(once, most / OUTLIER, busy)
+        return np.where(once, expected, busy)
 
     def _learn_cost(self, counted: Loads, busy: Loads) -> None:
         has_rows = counted > 0
         keep = np.where(has_rows, self._keep, 1.0)
         self._busy_s = keep * self._busy_s + np.where(has_rows, busy, 0.0)
         self._timed_rows = keep * self._timed_rows + counted
-
-    def _usual_cost_s(self) -> float:
         timed = self._timed_rows > 0
-        if not timed.any():
-            return 0.0
-        return float(np.median(self._busy_s[timed] / self._timed_rows[timed]))
+        if timed.any():
+            self._usual_cost_s = float(np.median(self._busy_s[timed] / self._timed_rows[timed]))

@@ -170,6 +170,11 @@ class FlowView:
         """From one batch to the next: the interval, or longer where batches take longer."""
         return max(self.interval_s, self.collected_s)
 
+    @property
+    def overhead_fills_interval(self) -> bool:
+        """Whether a batch takes all its time for what channels do not shorten."""
+        return 0 < self.interval_s <= self.overhead_s
+
     def fed_by_source(self, name: str) -> bool:
         return not self.upstream.get(name)
 

@@ -37,12 +37,21 @@ class Recent:
         """The mean of the values that are near the median; 0 before the first."""
         if not self._values:
             return 0.0
-        near = [v for v in self._values if not _is_far(v, self._values)]
-        return sum(near) / len(near) if near else median(self._values)
+        middle, reach = _ordinary(self._values)
+        near = [v for v in self._values if abs(v - middle) <= reach]
+        return sum(near) / len(near) if near else middle
 
 
 def _is_far(value: float, others: Sequence[float] | deque[float]) -> bool:
-    """Whether a value is an outlier: beyond three spreads of the others, and by a quarter."""
-    middle = median(others)
-    spread = median(abs(other - middle) for other in others)
-    return abs(value - middle) > max(3 * 1.4826 * spread, 0.25 * abs(middle))
+    """Whether a value is an outlier."""
+    middle, reach = _ordinary(others)
+    return abs(value - middle) > reach
+
+
+def _ordinary(values: Sequence[float] | deque[float]) -> tuple[float, float]:
+    """The middle of values, and how far from it is an outlier: beyond three spreads of them, and by
+    a quarter.
+    """
+    middle = median(values)
+    spread = median([abs(value - middle) for value in values])
+    return middle, max(3 * 1.4826 * spread, 0.25 * abs(middle))

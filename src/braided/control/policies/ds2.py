@@ -125,13 +125,19 @@ class Ds2:
         if flow.interval_s <= 0:
             return {name: _whole(w / self.utilisation) for name, w in work.items()}
         now = {name: flow.operators[name].channels for name in work}
-        is_enough = self._is_enough(flow, work, now, _FULL)
+        in_all = sum(now.values())
+
+        def taken(channels: Mapping[str, int]) -> tuple[float, float]:
+            return _share(work, channels), _overhead_s(flow, in_all, channels)
+
+        is_enough = _is_enough(flow, *taken(now), _FULL)
         tried: list[tuple[float, Mapping[str, int]]] = []
         for channels in _candidates(flow, limits, work):
-            if self._is_enough(flow, work, channels, self.utilisation):
+            share, overhead_s = taken(channels)
+            if _is_enough(flow, share, overhead_s, self.utilisation):
                 more = any(channels[name] > now[name] for name in work)
                 return now if more and is_enough else channels
-            tried.append((_late_s(flow, work, channels), channels))
+            tried.append((_late_s(flow, share, overhead_s), channels))
         if is_enough:
             return now
         shortest_s = min(took_s for took_s, _ in tried)
@@ -139,16 +145,10 @@ class Ds2:
             return tried[-1][1]
         return next(channels for took_s, channels in tried if took_s <= _NEAR * shortest_s)
 
-    def _is_enough(
-        self,
-        flow: FlowView,
-        work: Mapping[str, float],
-        channels: Mapping[str, int],
-        utilisation: float,
-    ) -> bool:
-        """Whether the work fits the interval, less the overhead of so many channels."""
-        room = 1 - _overhead_s(flow, channels) / flow.interval_s
-        return _share(work, channels) <= utilisation * room + 1e-9
+
+def _is_enough(flow: FlowView, share: float, overhead_s: float, utilisation: float) -> bool:
+    """Whether the work fits the interval, less the overhead."""
+    return share <= utilisation * (1 - overhead_s / flow.interval_s) + 1e-9
 
 
 def _candidates(
@@ -161,11 +161,12 @@ def _candidates(
         own, slots = limits.of(name, operator.channels), operator.table.slots.size
         least[name], most[name] = own.clamp(1, slots), own.clamp(own.channels_max, slots)
     heaviest = max(work, key=lambda name: (most[name] > least[name], work[name]))
+    roots = {name: math.sqrt(w) for name, w in work.items()}
     for count in range(1, most[heaviest] + 1):
-        part = count / math.sqrt(work[heaviest]) if work[heaviest] > 0 else 0.0
+        part = count / roots[heaviest] if roots[heaviest] > 0 else 0.0
         yield {
-            name: min(most[name], max(least[name], _whole(math.sqrt(w) * part)))
-            for name, w in work.items()
+            name: min(most[name], max(least[name], _whole(root * part)))
+            for name, root in roots.items()
         }
 
 
@@ -186,20 +187,20 @@ def _share(work: Mapping[str, float], channels: Mapping[str, int]) -> float:
     return sum(w / channels[name] for name, w in work.items())
 
 
-def _overhead_s(flow: FlowView, channels: Mapping[str, int]) -> float:
-    more = sum(count - flow.operators[name].channels for name, count in channels.items())
+def _overhead_s(flow: FlowView, now: int, channels: Mapping[str, int]) -> float:
+    """The overhead of so many channels, where there are so many now in all."""
+    more = sum(channels.values()) - now
     if not flow.channel_s_known:
         # Nobody knows; who takes it for a line that goes on and on takes channels to make up for
         # it, and finds out with the next batch that there was no need.
-        more = min(more, sum(flow.operators[name].channels for name in channels))
+        more = min(more, now)
     return max(0.0, flow.overhead_s + more * flow.channel_s)
 
 
-def _late_s(flow: FlowView, work: Mapping[str, float], channels: Mapping[str, int]) -> float:
+def _late_s(flow: FlowView, share: float, overhead_s: float) -> float:
     """How long batches get that do not fit their interval; for ever, if there is no end to it."""
-    left = 1 - _UNEVEN * _share(work, channels)
-    overhead_s = max(_overhead_s(flow, channels), _LEAST_OVERHEAD * flow.interval_s)
-    return overhead_s / left if left > 0 else math.inf
+    left = 1 - _UNEVEN * share
+    return max(overhead_s, _LEAST_OVERHEAD * flow.interval_s) / left if left > 0 else math.inf
 
 
 @dataclass(frozen=True)

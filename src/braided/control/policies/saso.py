@@ -31,6 +31,9 @@ P5 remote      up did not help, congestion stays: it is not ours, go back down
 - A step that P5 takes back is one that was tried, and it is taken back at once: who waits for calm,
   as before other steps down, forgets meanwhile where it came from, and climbs. So a level knows
   from where it was reached.
+- An operator may have a number that is no level, because somebody asked for it or no more channels
+  help. Who is to stay stays there: to go to the nearest level would be a step that nothing speaks
+  for, and one that is taken back.
 - What was forgotten is `None`, not a 0 or ∞ that compares.
 
 Significance: s = 0.1 + 0.9(1 - α), and α = 1 is the most sensitive.
@@ -53,11 +56,14 @@ __all__ = ["CONGESTED", "SENSITIVITY", "Level", "Saso", "SasoState", "saso_step"
 CONGESTED = 0.2
 """The congestion index above which an operator is congested; 0.01 to 0.3 does well (B.3)."""
 SENSITIVITY = 0.5
-_FORGET_PERIODS = 120
-"""How long it counts that the level above was no better."""
+_FORGET_S = 120.0
+_FORGET_PERIODS = 20
+"""How long it counts that the level above was no better: for that time, and so many periods."""
 _LASTING_PERIODS = 4
 """How long congestion lasts that busy time does not explain, before it is followed."""
 _FULL = 0.8
+_NEAR = 1.1
+"""Levels that make a late batch no shorter than this are not worth climbing to."""
 _UNEVEN = 1.1
 """What the busiest channel has over the average, at best, by chance alone."""
 
@@ -94,13 +100,14 @@ def saso_step(
     fits_at: int = 0,
     may_climb: bool = True,
     enough: int = 0,
+    forget_periods: int = int(_FORGET_S),
 ) -> tuple[SasoState, str]:
     """One adaptation period: the state with the level to go to, and which principle spoke.
 
     `fits_below` is False where it is known without going there that the level below is too small,
     and `fits_at` is the lowest level of which that is not known. Without `may_climb`, congestion
     has not lasted long enough to be followed. `enough` is the level that the throughput of now
-    needs.
+    needs. What was seen above is forgotten after `forget_periods`.
     """
     seen = _Period(state, steps, throughput, congested, 0.1 + 0.9 * (1.0 - sensitivity))
     if seen.is_remote():
@@ -121,7 +128,7 @@ def saso_step(
         if fits_at > seen.here + 1:
             # What is in between is not looked at, and so is not known to be better or worse.
             return seen.go(fits_at - seen.here), f"congested{changed}, and busy time asks for it"
-        if seen.is_better_above():
+        if seen.is_better_above(forget_periods):
             return seen.go(+1), f"congested{changed} (P1)"
         return seen.go(0), "congested, and the level above is known to be no better (P1)"
     if seen.here > 0 and not seen.below.congested and fits_below:
@@ -210,11 +217,11 @@ class _Period:
             return self.is_gain(self.throughput, below.last, self.lower, self.channels)
         return False
 
-    def is_better_above(self) -> bool:
+    def is_better_above(self, forget_periods: int) -> bool:
         """Whether nobody knows, or it took the whole load there, or much more than here."""
         above = self.above
         assert above is not None
-        if above.last is None or not above.congested or above.period < self.now - _FORGET_PERIODS:
+        if above.last is None or not above.congested or above.period < self.now - forget_periods:
             return True
         return self.is_gain(self.throughput, above.last, self.channels, self.higher)
 
@@ -265,6 +272,7 @@ class Saso:
             if operator.true_rate > 0:
                 needed = math.ceil(operator.throughput / operator.true_rate / _FULL)
                 enough = next((n for n, count in enumerate(steps) if count >= needed), 0)
+            here = state.level
             state, why = saso_step(
                 state,
                 steps,
@@ -275,9 +283,12 @@ class Saso:
                 fits_at,
                 may_climb,
                 enough,
+                max(_FORGET_PERIODS, math.ceil(_FORGET_S / flow.interval_s))
+                if flow.interval_s > 0
+                else int(_FORGET_S),
             )
             wishes[name] = Wish(
-                steps[state.level],
+                operator.channels if state.level == here else steps[state.level],
                 f"{why}: congestion {operator.congestion:.2f}, {operator.throughput:,.0f} rows/s "
                 f"on {operator.channels} channels",
                 at_once=why == _REMOTE,
@@ -296,15 +307,20 @@ def _lasted(remembered: object, channels: int) -> int:
 
 
 def _fits_at(flow: FlowView, operator: OperatorView, steps: Sequence[int], factor: float) -> int:
-    """The lowest level that does the work, if it is so many times what it seems."""
-    return next(
-        (n for n, count in enumerate(steps) if _fits(flow, operator, count, factor)),
-        len(steps) - 1,
-    )
+    """The lowest level that does the work, if it is so many times what it seems; the highest if
+    none does. Where that is because of what a batch takes beside its work, it is the lowest that
+    comes near the shortest batch there is.
+    """
+    took_s = [_batch_s(flow, operator, count, factor) for count in steps]
+    may_take_s = flow.interval_s
+    if flow.overhead_fills_interval:
+        may_take_s = _NEAR * min(took_s)
+    fitting = (n for n, each_s in enumerate(took_s) if each_s <= may_take_s)
+    return next(fitting, len(steps) - 1)
 
 
-def _fits(flow: FlowView, operator: OperatorView, channels: int, factor: float = 1.0) -> bool:
-    """Whether a batch's work would be done in its interval on so many channels."""
+def _batch_s(flow: FlowView, operator: OperatorView, channels: int, factor: float = 1.0) -> float:
+    """What the work that comes in an interval would take on so many channels."""
     load = factor * operator.total_load
     busiest = max(_UNEVEN * load / channels, factor * float(operator.load.max()))
     others = sum(
@@ -312,7 +328,7 @@ def _fits(flow: FlowView, operator: OperatorView, channels: int, factor: float =
         for name, other in flow.operators.items()
         if name != operator.name
     )
-    return flow.overhead_s + (busiest + others) * flow.interval_s <= flow.interval_s
+    return flow.overhead_s + (busiest + others) * flow.interval_s
 
 
 def _where(remembered: object, channels: int, steps: tuple[int, ...]) -> SasoState:

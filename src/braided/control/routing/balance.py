@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from braided.control.routing.refine import Move, refine
+from braided.control.routing.refine import RefiningMove, refine
 from braided.control.routing.refine_by_speed import refine_by_speed
 from braided.control.routing.table import Loads, RoutingTable, Slots
 
@@ -67,7 +67,7 @@ def balancing_moves(
     max_moves: int | None = None,
     goal: float | None = None,
     speeds: Loads | None = None,
-) -> Sequence[Move]:
+) -> Sequence[RefiningMove]:
     """The moves that `rebalance` makes, in order; with a goal, once δ > theta, on to δ ≤ goal.
 
     The loads are taken as they are: whoever calls this has checked them.
@@ -86,7 +86,7 @@ def balancing_moves(
         if speeds is None
         else refine_by_speed(slots, weights, loads, speeds)
     )
-    moves: list[Move] = []
+    moves: list[RefiningMove] = []
     for move in rounds:
         # Below a channel that is stuck, evening out the others does not lower δ.
         if move.peak <= max(target, move.stuck):
@@ -119,8 +119,8 @@ def checked_load(table: RoutingTable, load: npt.ArrayLike) -> Loads:
 
 
 def _worthwhile(
-    slots: Slots, weights: Loads, loads: Loads, moves: Sequence[Move], speeds: Loads | None
-) -> Sequence[Move]:
+    slots: Slots, weights: Loads, loads: Loads, moves: Sequence[RefiningMove], speeds: Loads | None
+) -> Sequence[RefiningMove]:
     """The moves without those at the end that did not lower the peak: its twin was stuck."""
     if not moves:
         return moves
@@ -136,7 +136,7 @@ def _worthwhile(
     return [move for move in moves if move.peak > peak * (1 + 1e-9)]
 
 
-def apply_moves(before: Slots, moves: Iterable[Move]) -> Slots:
+def apply_moves(before: Slots, moves: Iterable[RefiningMove]) -> Slots:
     """The slots after the moves; those that are handed in stay as they are."""
     slots = before.copy()
     for move in moves:

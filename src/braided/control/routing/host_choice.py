@@ -16,11 +16,16 @@ really have where: as many as can be stay, and what is read anew is the least th
 tenth of the state of the channels in question. A difference of less than that is no reason to
 prefer a host; then the one with fewest channels for its cores and speed is chosen, so that a slow
 one gets less.
+
+Channel i of an operator goes to the host of channel i of the operator that it reads, where both
+have as many: keys that have been brought together by the numbers of their channels are then on one
+host. That is worth reading another tenth of the channel's state, and no channel that could stay
+leaves for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +33,7 @@ import numpy.typing as npt
 
 from braided.control.routing.balance import channel_loads
 from braided.control.routing.placement import (
+    PHI_BYTES_PER_S,
     Demand,
     Infeasible,
     place_cores,
@@ -64,6 +70,7 @@ class Host:
 class ChannelDemand:
     """An operator whose channels want hosts: its table, whose hosts are those of now, and where
     its state is. `level` is its depth in the flow; operators of the same one share the cores.
+    `upstream` are the operators whose output it reads, in the order in which it would be with them.
     """
 
     table: RoutingTable
@@ -71,6 +78,7 @@ class ChannelDemand:
     state_bytes: Loads  # of each slot
     bytes_per_s: float = 0.0  # of rows in and out
     level: int = 0
+    upstream: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         slots = self.table.slots.size
@@ -92,8 +100,11 @@ def choose_hosts(
     chosen: dict[str, tuple[str, ...]] = {}
     for level in sorted({demand.level for demand in demands.values()}):
         of_level = [name for name, demand in demands.items() if demand.level == level]
-        choose = _naive_hosts if naive else _hosts_of_level
-        numbers = choose([demands[name] for name in of_level], hosts)
+        wanted = [demands[name] for name in of_level]
+        if naive:
+            numbers = _naive_hosts(wanted, hosts)
+        else:
+            numbers = _hosts_of_level(wanted, hosts, [_models(each, chosen) for each in wanted])
         for name, of_channels in zip(of_level, numbers, strict=True):
             chosen[name] = tuple(hosts[n].name for n in of_channels.tolist())
     return {name: chosen[name] for name in demands}
@@ -115,6 +126,13 @@ def moved_bytes(demand: ChannelDemand, hosts: Sequence[str]) -> float:
     return float(demand.state_bytes[moved | (demand.residence.of_slot == NOWHERE)].sum())
 
 
+def _models(demand: ChannelDemand, chosen: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """For each channel the host of that of the same number upstream; none if there are none."""
+    upstream = (chosen.get(name, ()) for name in demand.upstream)
+    channels = demand.table.channels
+    return next((each for each in upstream if len(each) == channels), ("",) * channels)
+
+
 def _naive_hosts(demands: Sequence[ChannelDemand], hosts: Sequence[Host]) -> list[Seats]:
     wanted = [Demand(cores=demand.table.channels, host=0) for demand in demands]
     capacity = _capacity(demands, hosts)
@@ -124,20 +142,20 @@ def _naive_hosts(demands: Sequence[ChannelDemand], hosts: Sequence[Host]) -> lis
     ]
 
 
-def _hosts_of_level(demands: Sequence[ChannelDemand], hosts: Sequence[Host]) -> list[Seats]:
+def _hosts_of_level(
+    demands: Sequence[ChannelDemand], hosts: Sequence[Host], models: Sequence[Sequence[str]]
+) -> list[Seats]:
     capacity = _capacity(demands, hosts)
     number = {host.name: n for n, host in enumerate(hosts)}
-    seats = np.array(
-        [
-            number.get(name, NOWHERE)
-            for demand in demands
-            for name in (demand.table.hosts or [""] * demand.table.channels)
-        ],
-        dtype=np.int64,
-    )
+
+    def numbers(names: Iterable[Sequence[str]]) -> Seats:
+        flat = [number.get(name, NOWHERE) for each in names for name in each]
+        return np.array(flat, dtype=np.int64)
+
+    seats = numbers(demand.table.hosts or [""] * demand.table.channels for demand in demands)
     owner = np.repeat(np.arange(len(demands)), [demand.table.channels for demand in demands])
     if (seats < 0).any() or (_count(seats, len(hosts)) > capacity).any():
-        seats = _Level(demands, hosts, capacity, seats, owner).place()
+        seats = _Level(demands, hosts, capacity, seats, owner, numbers(models)).place()
     return [seats[owner == j] for j in range(len(demands))]
 
 
@@ -151,7 +169,8 @@ def _capacity(demands: Sequence[ChannelDemand], hosts: Sequence[Host]) -> Seats:
 class _Level:
     """Operators that share the cores, of which some channels have to be placed.
 
-    Channels of all operators are in one row; `owner` has the operator and `seats` the host of each.
+    Channels of all operators are in one row; `owner` has the operator and `seats` the host of each,
+    and `models` the host of the channel upstream that it should be with.
     """
 
     def __init__(
@@ -161,11 +180,13 @@ class _Level:
         capacity: Seats,
         seats: Seats,
         owner: Seats,
+        models: Seats,
     ) -> None:
         self.demands = demands
         self.capacity = capacity
         self.seats = seats
         self.owner = owner
+        self.models = models
         self.hosts = len(hosts)
         self.room = capacity * np.array([host.speed for host in hosts])
         names = [host.name for host in hosts]
@@ -191,16 +212,29 @@ class _Level:
         """What channels would read on each host, in parts of their state; where they are, so much
         less that nobody leaves who can stay.
         """
-        size = self.bytes[channels][:, None]
-        read = np.maximum(size - self.resident[channels], 0.0)
-        parts = np.rint(np.divide(_PARTS * read, size, out=np.zeros_like(read), where=size > 0))
-        costs: Costs = np.rint(parts * size / _PARTS).astype(np.int64)
+        size = self.bytes[channels]
+        costs: Costs = np.repeat(_whole(size)[:, None], self.hosts, axis=1)
+        # Few hosts have anything of a channel, and everywhere else all of it is read.
+        resident = self.resident[channels]
+        mine, host = np.divmod(np.flatnonzero(resident), self.hosts)
+        read = np.maximum(size[mine] - resident[mine, host], 0.0)
+        costs[mine, host] = _whole(np.rint(_PARTS * read / size[mine]) * size[mine] / _PARTS)
+        # Elsewhere than the channel that gives it rows: as if another part of its state were read,
+        # and a byte where there is none yet.
+        follows = self.models[channels]
+        led = np.flatnonzero(follows >= 0)
+        apart = _whole(size[led] / _PARTS) + 1
+        costs[led] += apart[:, None]
+        costs[led, follows[led]] -= apart
         seated = np.flatnonzero(self.seats[channels] >= 0)
-        costs[seated, self.seats[channels[seated]]] -= int(costs.max(axis=1).sum()) + 1
+        if seated.size:
+            costs[seated, self.seats[channels[seated]]] -= int(costs.max(axis=1).sum()) + 1
         return costs
 
     def _place_intense(self) -> npt.NDArray[np.bool_]:
         """Gives intense operators seats on their own hosts, and says which channels are theirs."""
+        if not (self.intensity > PHI_BYTES_PER_S).any():
+            return np.zeros(self.owner.size, dtype=np.bool_)
         kept = self._kept()
         homes = self._homes(kept)
         wanted = [
@@ -231,7 +265,8 @@ class _Level:
 
     def _homes(self, kept: npt.NDArray[np.bool_]) -> list[int]:
         """Every operator's own host: of those with room for it, counting nobody who is less
-        intense, where most of it is, where its state is, or where nobody has to leave.
+        intense, where most of it is, where its state is, where its rows come from, or where nobody
+        has to leave.
         """
         homes = [0] * len(self.demands)
         empty = self.capacity - _count(self.seats[kept], self.hosts)
@@ -242,12 +277,17 @@ class _Level:
             missing = int(mine.sum()) - int(here.sum())
             fits = left - here >= missing
             state = self.resident[mine].sum(axis=0)
+            near = _count(self.models[mine], self.hosts)
             emptiness = empty * self.room / self.capacity
-            best = np.lexsort((-emptiness, empty < missing, -state, -here, ~fits))
+            best = np.lexsort((-emptiness, empty < missing, -near, -state, -here, ~fits))
             homes[j] = int(best[0])
             left -= here
             left[homes[j]] -= missing
         return homes
+
+
+def _whole(values: Loads) -> Costs:
+    return np.rint(values).astype(np.int64)
 
 
 def _count(seats: Seats, hosts: int) -> Seats:
@@ -260,7 +300,7 @@ def _resident(demand: ChannelDemand, hosts: Sequence[str]) -> Loads:
     here = among >= 0
     where = demand.table.slots[here].astype(np.int64) * len(hosts) + among[here]
     resident = np.bincount(where, demand.state_bytes[here], demand.table.channels * len(hosts))
-    return resident.astype(np.float64).reshape(-1, len(hosts))
+    return resident.astype(np.float64, copy=False).reshape(-1, len(hosts))
 
 
 def _channel_bytes(demand: ChannelDemand) -> Loads:

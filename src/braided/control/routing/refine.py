@@ -21,13 +21,13 @@ import numpy as np
 
 from braided.control.routing.table import Loads, Slots
 
-__all__ = ["Move", "refine"]
+__all__ = ["RefiningMove", "refine"]
 
 _MANY_CHANNELS = 128
 _FEW_LOOKS = 4
 
 
-class Move(NamedTuple):
+class RefiningMove(NamedTuple):
     """A slot's move to a channel, and the loads that spoke for it."""
 
     slot: int
@@ -43,7 +43,7 @@ def refine(
     loads: Loads,
     donors: Iterable[int],
     receivers: Iterable[int],
-) -> Iterator[Move]:
+) -> Iterator[RefiningMove]:
     """Gives the moves, each better than none, until there is no other.
 
     `slots` is slot to channel, `weights` each slot's weight, where 0 means "leave it"; `loads` is
@@ -82,7 +82,7 @@ def refine(
             heapq.heappush(emptiest, (load[donor], donor))
         if receiver in both:
             heapq.heappush(fullest, (-load[receiver], receiver))
-        yield Move(slot, receiver, peak, low, stuck)
+        yield RefiningMove(slot, receiver, peak, low, stuck)
 
 
 class _MovableSlots:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from braided.control.routing.refine import Move
+from braided.control.routing.refine import RefiningMove
 from braided.control.routing.table import Loads, Slots
 
 __all__ = ["refine_by_speed"]
@@ -22,9 +22,11 @@ __all__ = ["refine_by_speed"]
 _ROUNDING = 1e-9
 
 
-def refine_by_speed(slots: Slots, weights: Loads, loads: Loads, speeds: Loads) -> Iterator[Move]:
+def refine_by_speed(
+    slots: Slots, weights: Loads, loads: Loads, speeds: Loads
+) -> Iterator[RefiningMove]:
     """Gives the moves, each better than none, until there is no other; peaks are times."""
-    movable = _MovableSlots(slots, weights)
+    movable = _SlotsByWeight(slots, weights)
     load = loads.copy()
     may_give = np.ones(load.size, dtype=bool)
     stuck = 0.0
@@ -42,13 +44,13 @@ def refine_by_speed(slots: Slots, weights: Loads, loads: Loads, speeds: Loads) -
         low = float(times[receiver])
         load[donor] -= weight
         load[receiver] += weight
-        yield Move(slot, receiver, peak, low, stuck)
+        yield RefiningMove(slot, receiver, peak, low, stuck)
         # What was too much for every receiver may have room now, where the donor is a fast one.
         may_give[:] = True
         stuck = 0.0
 
 
-class _MovableSlots:
+class _SlotsByWeight:
     """Each channel's slots that have weight, in order of it."""
 
     def __init__(self, slots: Slots, weights: Loads) -> None:

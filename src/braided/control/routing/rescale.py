@@ -9,6 +9,7 @@ by count among the others, so that slots of which nothing is known yet are not t
 from __future__ import annotations
 
 import heapq
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ __all__ = ["reassign", "rescale"]
 
 _MANY_SLOTS = 4096
 """From here on, slots move all at once and not one after the other."""
+_MANY_UNASSIGNED = 512
 
 # Nearer than this, evening out moves many light slots for nothing one could measure.
 _NEAR = 1.02
@@ -73,25 +75,31 @@ def reassign(before: Slots, channels: int, weights: Loads) -> Slots:
     """Every slot on one of the channels below `channels`; only those move that are on none."""
     slots = before.copy()
     unassigned = np.flatnonzero(slots >= channels)
-    unassigned = unassigned[np.lexsort((unassigned, -weights[unassigned]))]
+    # Stable, so that of equals the lower slot comes first; of many, which does hardly matters.
+    kind: Literal["stable"] | None = "stable" if unassigned.size < _MANY_UNASSIGNED else None
+    unassigned = unassigned[np.argsort(-weights[unassigned], kind=kind)]
     busy = np.count_nonzero(weights[unassigned])
-    _assign(slots, unassigned[:busy].tolist(), weights, channels)
-    _assign(slots, unassigned[busy:].tolist(), np.ones_like(weights), channels)
+    _assign(slots, unassigned[:busy], weights, channels)
+    _assign(slots, unassigned[busy:], np.ones_like(weights), channels)
     return slots
 
 
-def _assign(slots: Slots, unassigned: list[int], weights: Loads, channels: int) -> None:
+def _assign(slots: Slots, unassigned: npt.NDArray[np.intp], weights: Loads, channels: int) -> None:
     """Puts each slot, heaviest first, where the load and then the count is lowest."""
+    if not unassigned.size:
+        return
     assigned = slots < channels
     loads = np.bincount(slots[assigned], weights=weights[assigned], minlength=channels)
     counts = np.bincount(slots[assigned], minlength=channels)
-    if len(unassigned) >= _MANY_SLOTS:
-        chosen, everybody = np.array(unassigned), np.arange(channels, dtype=np.int32)
-        slots[chosen] = deal_out(weights, chosen, loads.astype(np.float64), everybody)
+    if unassigned.size >= _MANY_UNASSIGNED:
+        everybody = np.arange(channels, dtype=np.int32)
+        slots[unassigned] = deal_out(weights, unassigned, loads.astype(np.float64), everybody)
         return
     heap = list(zip(loads.tolist(), counts.tolist(), range(channels), strict=True))
     heapq.heapify(heap)
-    for slot in unassigned:
+    to = []
+    for weight in weights[unassigned].tolist():
         load, count, channel = heap[0]
-        slots[slot] = channel
-        heapq.heapreplace(heap, (load + float(weights[slot]), count + 1, channel))
+        to.append(channel)
+        heapq.heapreplace(heap, (load + weight, count + 1, channel))
+    slots[unassigned] = to
