@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql.types import StructType
 
 from braided.errors import CheckpointMismatchError
 from braided.sinks.base import NoopSink, Sink
+from braided.sinks.delta import DeltaSink
 from braided.sinks.files import FileSink
 from braided.sinks.identity import name_sinks, refuse_lost_output
-from braided.sinks.staged import ConsoleSink, DeltaSink, ForeachBatchSink, ForeachSink, FormatSink
+from braided.sinks.staged import ConsoleSink, ForeachBatchSink, ForeachSink, FormatSink
 from braided.store.history.manifest import Prepared
 
 
@@ -17,7 +19,7 @@ def files(path: str) -> FileSink:
 
 
 def delta(path: str) -> DeltaSink:
-    return DeltaSink("delta", [], {"path": path})
+    return DeltaSink(StructType(), [], {"path": path})
 
 
 def function() -> ForeachBatchSink:

@@ -10,13 +10,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import AtomicType, StructType, VariantType
 
-from braided.errors import DefinitionError, UnsupportedError
+from braided.errors import DefinitionError, OptionError, UnsupportedError
 from braided.sinks.base import NoopSink, Sink
 from braided.sinks.catalog import InsertSink, TableSink, check_fit, find_table
+from braided.sinks.delta import DeltaLogSink, DeltaSink
+from braided.sinks.delta_lake import DeltaLakeTable
 from braided.sinks.files import FileSink
+from braided.sinks.iceberg import IcebergSink
+from braided.sinks.kafka import EXACTLY_ONCE, KafkaSink
 from braided.sinks.staged import (
     ConsoleSink,
-    DeltaSink,
     ForeachBatchSink,
     ForeachSink,
     FormatSink,
@@ -42,8 +45,14 @@ class Target:
     options: dict[str, Any]
     """Those of the sink; the query's own are not among them."""
     function: Callable[..., Any] | None
-    complete: bool
-    """Whether each batch is all there is."""
+    mode: str
+    """`complete`: each batch is all there is."""
+    grouped_by: tuple[str, ...]
+    """The columns that the last operator's rows are grouped by, if it is known which one it is."""
+
+    @property
+    def complete(self) -> bool:
+        return self.mode == "complete"
 
 
 def sink_of(target: Target, spark: SparkSession) -> Sink:
@@ -51,7 +60,7 @@ def sink_of(target: Target, spark: SparkSession) -> Sink:
     kind = target.format or str(spark.conf.get("spark.sql.sources.default"))
     if target.partition_by and kind in _WITHOUT_PARTITIONS:
         raise DefinitionError(f"partitionBy has no meaning for format {kind!r}")
-    if target.table is not None and not target.complete:
+    if target.table is not None and not target.complete and kind.lower() != "iceberg":
         return _table(target, kind, spark)
     options = {name.lower(): value for name, value in target.options.items()}
     match kind:
@@ -130,14 +139,15 @@ def _other(target: Target, kind: str, spark: SparkSession) -> Sink:
     path = {name.lower(): value for name, value in target.options.items()}.get("path")
     if path is not None:
         options["path"] = str(path)
-    if kind == "delta":
-        if not Jvm(spark).exists(kind):
-            raise UnsupportedError(
-                "format('delta') needs Delta Lake, and its classes are not there: start Spark "
-                "with the package io.delta:delta-spark that is made for this version of Spark. "
-                "Parquet files and tables of them are exactly once as well"
-            )
-        return DeltaSink(kind, target.partition_by, options)
+    named = kind.lower()  # Spark finds these in any case
+    if named == "delta":
+        return _delta(target, options, spark)
+    if named == "iceberg":
+        return _iceberg(target, options, spark)
+    if named == "kafka" and _is_exact(options):
+        if target.partition_by:
+            raise DefinitionError("partitionBy has no meaning for format 'kafka'")
+        return KafkaSink(target.schema, options)
     try:
         writes = Jvm(spark).writes_batches(kind, target.schema.json(), options)
     except PySparkException as error:
@@ -153,6 +163,73 @@ def _other(target: Target, kind: str, spark: SparkSession) -> Sink:
             f"format({kind!r}) can be read but takes no rows in batches; use foreachBatch"
         )
     return FormatSink(kind, target.partition_by, options)
+
+
+def _delta(target: Target, options: dict[str, str], spark: SparkSession) -> Sink:
+    if "path" not in options:
+        raise DefinitionError("format('delta') needs a path: .start(path) or .option('path', ...)")
+    keys = _merge_keys(target, options)
+    if Jvm(spark).has_delta() and not keys:
+        table = DeltaLakeTable.of(spark, options["path"], target.partition_by, options)
+        return DeltaSink(target.schema, target.partition_by, options, table)
+    columns = _partition_columns(target, spark)
+    return DeltaLogSink(spark, options.pop("path"), target.schema, columns, keys, options)
+
+
+def _iceberg(target: Target, options: dict[str, str], spark: SparkSession) -> Sink:
+    path = options.pop("path", None)
+    table = target.table or path
+    if table is None:
+        raise DefinitionError(
+            "format('iceberg') needs the name of a table: .toTable('namespace.table')"
+        )
+    keys = _merge_keys(target, options)
+    columns = _partition_columns(target, spark)
+    return IcebergSink(spark, table, target.schema, columns, keys, options)
+
+
+def _merge_keys(target: Target, options: dict[str, str]) -> list[str]:
+    """The columns by which rows replace those that a table has; none where they are added. Takes
+    the option that names them from the others.
+    """
+    asked = [name for name in options if name.lower() == "mergekeys"]
+    told = [key.strip() for name in asked for key in options.pop(name).split(",")]
+    if target.mode != "update":
+        if told:
+            raise DefinitionError("mergeKeys: rows replace others with outputMode('update') only")
+        return []
+    keys = told or list(target.grouped_by)
+    if not keys:
+        raise DefinitionError(
+            f"outputMode('update') with format({target.format!r}) has rows replace those of the "
+            "same key, and there is no one operator whose key that could be: name columns with "
+            ".option('mergeKeys', 'a,b'), or use outputMode('append')"
+        )
+    fields = {field.name.lower(): field for field in target.schema.fields}
+    for key in keys:
+        field = fields.get(key.lower())
+        if field is None:
+            raise DefinitionError(
+                f"outputMode('update') with format({target.format!r}) has rows replace those of "
+                f"the same key ({', '.join(keys)}), and the output has no column {key!r}: give it "
+                "out as well, or name other columns with .option('mergeKeys', 'a,b'), or use "
+                "outputMode('append')"
+            )
+        if not isinstance(field.dataType, AtomicType) or isinstance(field.dataType, VariantType):
+            raise DefinitionError(
+                f"outputMode('update') with format({target.format!r}): column {key!r} is "
+                f"{field.dataType.simpleString()}, by which rows can't be found; name plain "
+                "columns with .option('mergeKeys', 'a,b')"
+            )
+    return [fields[key.lower()].name for key in keys]
+
+
+def _is_exact(options: dict[str, str]) -> bool:
+    """Whether Kafka is to be written by transactions."""
+    asked = [value for name, value in options.items() if name.lower() == EXACTLY_ONCE]
+    if asked and asked[-1].lower() not in ("true", "false"):
+        raise OptionError(f"the option exactlyOnce is true or false, not {asked[-1]!r}")
+    return bool(asked) and asked[-1].lower() == "true"
 
 
 def _check_file_format(kind: str) -> None:

@@ -17,9 +17,8 @@ from braided.errors import DefinitionError, UnsupportedError
 from braided.flow.graph import Input, Keyed, Node, Side, flow_of
 from braided.flow.step import KeyedStep
 from braided.kinds.aggregate.aggregation import DECLARED_TIME
-from braided.kinds.columnar.first_state import check_initial as check_initial_columns
+from braided.kinds.class_step import ClassStep
 from braided.kinds.columnar.step import ColumnStep
-from braided.kinds.operator.first_state import check_initial
 from braided.kinds.operator.step import OperatorStep
 from braided.operator.columns import ColumnOperator
 from braided.operator.definition import Operator
@@ -57,22 +56,16 @@ class GroupedStream(AggregateMethods[_Stream], ProcessorMethods[_Stream]):
         checkpoint that knows the operator has its state already.
         """
         grouping = self._grouping
+        kind: type[ClassStep]
         if isinstance(operator, type) and issubclass(operator, ColumnOperator):
-            return self._apply_columns(operator, schema, timeMode, initialState)
-        check_operator(operator)
-        if issubclass(operator, ManagedOperator):
-            operator.checkGrouping(grouping.keys.columns, grouping.key_schema)
+            kind = ColumnStep
+        else:
+            _check_one_input(operator, grouping)
+            kind = OperatorStep
         operator.check_params()
         check_time_mode(timeMode)
-        if hasattr(operator, "onLeft") or hasattr(operator, "onRight"):
-            raise DefinitionError(
-                f"{operator.__name__} has onLeft or onRight, so it takes two inputs: "
-                "braided.connect(a.groupBy(...), b.groupBy(...)).apply(...)"
-            )
         output = empty_frame(grouping.shape.sparkSession, schema, "the output schema").schema
-        if initialState is not None:
-            check_initial(initialState, operator, grouping.key_schema)
-        step = OperatorStep(
+        step = kind(
             name=operator.__name__,
             operator=operator,
             keys=grouping.keys,
@@ -82,31 +75,8 @@ class GroupedStream(AggregateMethods[_Stream], ProcessorMethods[_Stream]):
             time_mode=timeMode,
             initial=initialState,
         )
-        return self._then(step)
-
-    def _apply_columns(
-        self,
-        operator: type[ColumnOperator],
-        schema: StructType | str,
-        time_mode: str,
-        initial: DataFrame | None,
-    ) -> _Stream:
-        grouping = self._grouping
-        operator.check_params()
-        check_time_mode(time_mode)
-        output = empty_frame(grouping.shape.sparkSession, schema, "the output schema").schema
-        if initial is not None:
-            check_initial_columns(initial, operator, grouping.key_schema)
-        step = ColumnStep(
-            name=operator.__name__,
-            operator=operator,
-            keys=grouping.keys,
-            key_schema=grouping.key_schema,
-            input=grouping.schema,
-            output=output,
-            time_mode=time_mode,
-            initial=initial,
-        )
+        if initialState is not None:
+            step.check_initial(initialState)
         return self._then(step)
 
     def _then(self, step: KeyedStep) -> _Stream:
@@ -138,6 +108,18 @@ def check_operator(operator: Any) -> None:
         raise DefinitionError(
             "apply takes a class derived from braided.Operator or, for one input, from "
             f"braided.ColumnOperator, not {operator!r}"
+        )
+
+
+def _check_one_input(operator: Any, grouping: Grouping) -> None:
+    """Refuses what can't go by this key, or by one input."""
+    check_operator(operator)
+    if issubclass(operator, ManagedOperator):
+        operator.checkGrouping(grouping.keys.columns, grouping.key_schema)
+    if hasattr(operator, "onLeft") or hasattr(operator, "onRight"):
+        raise DefinitionError(
+            f"{operator.__name__} has onLeft or onRight, so it takes two inputs: "
+            "braided.connect(a.groupBy(...), b.groupBy(...)).apply(...)"
         )
 
 

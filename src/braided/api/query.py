@@ -123,7 +123,7 @@ class ElasticQuery:
     def exception(self) -> StreamingQueryException | None:
         error = self._query.exception()
         if error is not None:
-            begin_with(error, self._engine.why(str(error)))
+            begin_with(error, self._engine.why(str(error)), self._query)
             return error
         fenced = self._engine.error
         if not isinstance(fenced, FencedError) or self._query.isActive:
@@ -158,12 +158,13 @@ class ElasticQuery:
         """Whether the running batch has ended; who waits for long is told for what."""
         gate, most_s = self._engine.gate, self._opened.stop_timeout_s
         silent_s = min(_SILENT_S, most_s)
-        if gate.shut(silent_s):
+        running = gate.shut(silent_s)
+        if running is None:
             return True
-        log.warning("stop: waiting for batch %s, at most %g s", gate.running, most_s)
-        if gate.shut(most_s - silent_s):
+        log.warning("stop: waiting for batch %d, at most %g s", running, most_s)
+        if gate.shut(most_s - silent_s) is None:
             return True
-        log.warning("stop: batch %s is cut off, and runs again at the next start", gate.running)
+        log.warning("stop: batch %d is cut off, and runs again at the next start", running)
         return False
 
     def _end(self) -> None:
@@ -316,9 +317,10 @@ class ElasticQuery:
         - "ccr": when the new ones are there, the running batch is ended early (see `cut`) while
           they are made ready, and what is left of it comes first in the next one, there.
 
-        Nothing is lost or doubled by any of them. If it is not done after `timeout` seconds, it is
-        undone: channels go back, and executors that came leave again. What is returned says how it
-        ended, and what it took. With `dry_run` it only says what would move, as for `rescale`.
+        Nothing is lost or doubled by any of them. If it fails, or is not done after `timeout`
+        seconds, it is undone: channels go back, and executors that came leave again. What is
+        returned says how it ended, and what it took. With `dry_run` it only says what would move
+        and how long batches would wait for state, as for `rescale`.
         """
         self._need_active("migrate")
         try:
@@ -334,7 +336,7 @@ class ElasticQuery:
         migrations = self._opened.migrations
         if dry_run:
             loads = self._opened.dry_runs.loads()
-            return migrations.plan(executors, self._engine.version, loads)
+            return migrations.plan(chosen, executors, self._engine.version, loads)
         return migrations.migrate(chosen, executors, timeout, lambda: self._engine.version)
 
     def _need_active(self, what: str) -> None:
@@ -361,8 +363,12 @@ class ElasticQuery:
         try:
             return call()
         except StreamingQueryException as error:
-            begin_with(error, self._engine.why(str(error)))
-            raise
+            own = self._engine.why(str(error))
+            begin_with(error, own, self._query)
+            if own is None:
+                raise
+            # Without the way through py4j: a script that ends with it shows this error last.
+            raise error.with_traceback(None) from own
 
     def _raise_if_fenced(self) -> None:
         error = None if self._query.isActive else self.exception()

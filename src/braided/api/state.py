@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from braided.errors import DefinitionError, StateNotFoundError
 from braided.inspect.frames import changes_frame, state_frame
+from braided.inspect.json_text import json_text
 from braided.inspect.source import StateSource
 from braided.inspect.versions import Versions
 from braided.spark.interpreter import check_workers
@@ -100,15 +101,13 @@ def _of(
         )
     if operator is not None or len(names) == 1:
         return one(operator if operator is not None else names[0])
-    options = {"ignoreNullFields": "false"}
     frames = []
     for name in names:
         frame = one(name)
+        types = {column: frame.schema[column].dataType for column in typed}
         text = {
-            column: F.col(column)
-            if frame.schema[column].dataType.typeName() == "string"
-            else F.to_json(column, options)
-            for column in typed
+            column: F.col(column) if type.typeName() == "string" else json_text(F.col(column), type)
+            for column, type in types.items()
         }
         frames.append(frame.withColumns(text))
     return reduce(DataFrame.union, frames)

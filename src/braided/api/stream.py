@@ -28,8 +28,9 @@ from braided.flow.route import late_filter
 from braided.flow.stateless import Stateless
 from braided.operator.definition import Operator
 from braided.spark.interpreter import preload_workers, use_driver_python
-from braided.spark.jvm import Jvm
+from braided.spark.jvm import Jvm, know_classes
 from braided.spark.sql_text import quoted
+from braided.spark.version import SPARK, warn_if_untested
 
 __all__ = ["Stream", "stream"]
 
@@ -84,8 +85,10 @@ def stream(df: DataFrame) -> Stream:
         )
     if not isinstance(df, DataFrame):
         raise DefinitionError(f"braided.stream takes a DataFrame, not {type(df).__name__}")
+    warn_if_untested(SPARK)
     use_driver_python(df.sparkSession)
     preload_workers(df.sparkSession, "braided.worker_daemon")
+    know_classes(df.sparkSession.sparkContext)
     if not df.isStreaming:
         static: Any = StaticStream(df)
         return static  # type: ignore[no-any-return]

@@ -7,6 +7,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
@@ -18,7 +19,7 @@ from pyspark.sql.types import StructType
 from braided.api.destination import Target, sink_of
 from braided.api.query import ElasticQuery, retire
 from braided.errors import DefinitionError, UnsupportedError
-from braided.flow.graph import Flow, Node, flow_of
+from braided.flow.graph import Fed, Flow, Keyed, Mapped, Node, flow_of
 from braided.options import Options
 from braided.query.opening import open_query
 from braided.sinks.base import Sink
@@ -188,7 +189,8 @@ class StreamWriter:
                 if name not in _query_options(self._options)
             },
             function=self._function,
-            complete=self._mode == "complete",
+            mode=self._mode,
+            grouped_by=_grouped_by(self._node),
         )
 
 
@@ -231,6 +233,7 @@ def start(*writers: StreamWriter) -> ElasticQuery:
         flow.check_order_survives()
     sinks = [sink_of(writer._target(), spark) for writer in writers]
     _check_apart(sinks)
+    flow = replace(flow, newest_only=tuple(sink.newest_only for sink in sinks))
     name = named[0] if named else None
     given = _location(spark, options, name)
     if given is None and any(sink.keeps for sink in sinks):
@@ -309,6 +312,13 @@ def _native_mode(flow: Flow) -> str:
     """The output mode that Spark is told, which matters to stateful steps of its own upstream."""
     ours = any(step.gives_complete for step in flow.steps)
     return "append" if ours else flow.modes[0]
+
+
+def _grouped_by(node: Node) -> tuple[str, ...]:
+    """The key of the operator whose rows these are; nothing where they are of several, or none."""
+    while isinstance(node, Mapped | Fed):
+        node = node.parent
+    return tuple(node.step.key_schema.names) if isinstance(node, Keyed) else ()
 
 
 def _check_travels(function: Callable[..., Any]) -> None:

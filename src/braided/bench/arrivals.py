@@ -24,14 +24,16 @@ def arrive(
     keys_of: Callable[[int], KeyNumbers],
     is_begun: Callable[[], bool],
     begin: Callable[[float], None],
+    is_running: Callable[[], bool],
 ) -> None:
     """Writes so many files of rows (k, v), each when it is due; `v` is when a row arrived.
 
     Until `is_begun`, rows come that nobody counts, like those of the first file. `begin` is told
-    when the first file that counts is due.
+    when the first file that counts is due. A query that is not running any more, because it has
+    failed, gets no more of them, and would never begin.
     """
     start_s, number, counts = time.time(), 0, False
-    while not counts or number < files:
+    while (not counts or number < files) and is_running():
         due_s = start_s + (number + 1) * FILE_S
         keys = keys_of(number if counts else 0)
         time.sleep(max(0.0, due_s - time.time()))

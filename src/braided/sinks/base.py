@@ -10,6 +10,8 @@ the order of the writers is (`identity.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,6 +32,10 @@ class SinkSetting:
     """The newest batch that has a manifest, -1 when none has."""
     identity: str
     """The same for this sink of this query at every start, and for no other."""
+    check_lease: Callable[[], None]
+    """Raises FencedError if another query has taken the checkpoint over."""
+    ending: ExitStack
+    """What is to be let go of when the query ends, however that is."""
 
 
 class Sink(Protocol):
@@ -56,6 +62,10 @@ class Sink(Protocol):
     @property
     def keeps(self) -> bool:
         """Whether what it publishes outlives the process, so that the checkpoint has to as well."""
+
+    @property
+    def newest_only(self) -> bool:
+        """Whether of the rows with one key it keeps the newest, which takes the place of others."""
 
     def open(self, setting: SinkSetting) -> None:
         """Called once before the first batch."""
@@ -85,6 +95,7 @@ class NoopSink:
     target = None
     owned_path = None
     keeps = False
+    newest_only = False
     rows_prepared = None
 
     def open(self, setting: SinkSetting) -> None:

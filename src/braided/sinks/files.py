@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,14 +16,22 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import DataFrame, SparkSession
 
 from braided import failpoints
-from braided.errors import CheckpointMismatchError, CheckpointWriteError, UnsupportedError
+from braided.errors import (
+    CheckpointMismatchError,
+    CheckpointWriteError,
+    PublishError,
+    UnsupportedError,
+)
 from braided.sinks.base import SinkSetting
+from braided.spark.file_listing import FileListing
 from braided.spark.jvm import Jvm
+from braided.spark.local_files import LocalFiles
+from braided.spark.reasons import is_of_spark, reason
 from braided.spark.store_settings import session_store
 from braided.store.durable.location import Location
 from braided.store.durable.store import Store
 
-__all__ = ["FileSink", "FilesOut"]
+__all__ = ["FileSink", "FilesOut", "sync_directories"]
 
 _LOG = "_spark_metadata"
 _LOG_VERSION = "v1"
@@ -33,10 +41,26 @@ _LOG_VERSION = "v1"
 class FilesOut:
     """Runs plans into files and takes down the files' names."""
 
-    def __init__(self, spark: SparkSession, files: Store, format: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        files: Store,
+        format: str,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`settings` are those of the session in which the files are written, if it has to have
+        others than the user's.
+        """
         self.jvm = Jvm(spark)
         self.files = files
         self._format = self.jvm.file_format(format)
+        if settings is not None:
+            session = self.jvm.clone()
+            for name, value in settings.items():
+                session.conf.set(name, value)
+            self.jvm = Jvm(session)
+        self._listing = FileListing(spark)
+        self._local = LocalFiles(spark)
         self.rows = 0
         """Rows that were written last."""
 
@@ -48,18 +72,25 @@ class FilesOut:
         partition_by: list[str],
         options: dict[str, str],
     ) -> tuple[str, ...]:
-        # The driver alone writes and reads the list, wherever the files are.
-        with tempfile.TemporaryDirectory(prefix="braided-listing-") as staging:
-            self.rows = self.jvm.write_files(
-                df._jdf, self._format, path, f"file://{staging}", attempt, partition_by, options
-            )
-            # Called 0, or 0.compact; Hadoop may put a checksum in a hidden file beside it.
-            listing = next(file for file in Path(staging).iterdir() if file.name[0] != ".")
-            lines = listing.read_text().splitlines()
-        entries = tuple(lines[1:])  # the first is the log's version
-        if Location.of(path).local is not None:
+        is_local = Location.of(path).local is not None
+        self.rows = self.jvm.write_files(
+            df._jdf,
+            self._format,
+            path,
+            self._listing.log,
+            attempt,
+            partition_by,
+            options,
+            self._local.serve if is_local else _say_nothing,
+        )
+        entries = self._listing.entries()
+        if is_local:
             _sync({Path(unquote(urlsplit(json.loads(entry)["path"]).path)) for entry in entries})
         return entries
+
+
+def _say_nothing(hadoop: Any) -> None:
+    """Hadoop's settings are good as they are."""
 
 
 def _sync(paths: set[Path]) -> None:
@@ -72,6 +103,12 @@ def _sync(paths: set[Path]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def sync_directories(root: Path, below: str) -> None:
+    """Makes the names of directories durable that lie anywhere below a directory of `root`."""
+    inside = [Path(way) for way, _, _ in os.walk(root / below)]
+    _sync({root / below, *inside})
 
 
 def _store(spark: SparkSession, path: str) -> Store | None:
@@ -88,6 +125,7 @@ class FileSink:
     kind = "files"
     earlier_name: str | None = "FileSink"
     keeps = True
+    newest_only = False
 
     def __init__(
         self, format: str, path: str, partition_by: list[str], options: dict[str, str]
@@ -110,7 +148,14 @@ class FileSink:
         self._store = _store(setting.spark, self.path)
         self._check_log(setting.newest)
         self.create_target()
-        self._log = self._out.jvm.sink_log(self._log_path)
+        try:
+            self._log = self._out.jvm.sink_log(self._log_path)
+        except Exception as error:
+            if not is_of_spark(error):
+                raise
+            raise PublishError(
+                f"the output path {self.path} can't be written: {reason(error)}"
+            ) from None
 
     @property
     def _log_path(self) -> str:

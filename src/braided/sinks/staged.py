@@ -2,7 +2,7 @@
 
 The rows wait as Parquet in the checkpoint until Spark has recorded the batch. A batch that is
 redelivered after a crash is read from the same files: at least once, with identical rows. Whoever
-takes them by batch id makes it exactly once, as Delta does.
+takes them by batch id makes it exactly once.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from braided.sinks.base import SinkSetting
 from braided.sinks.files import FilesOut
 from braided.sinks.paths import one_spelling
 from braided.spark.jvm import Jvm
+from braided.store.durable.store import Store
 
 __all__ = [
     "ConsoleSink",
-    "DeltaSink",
     "ForeachBatchSink",
     "ForeachSink",
     "FormatSink",
     "MemorySink",
     "Staged",
+    "delete_staged",
+    "staged_rows",
 ]
 
 _NO_SPLIT = str(1 << 60)
@@ -44,6 +46,7 @@ class Staged:
     kind: str
     earlier_name: str | None = None
     keeps = False
+    newest_only = False
     owned_path = None
 
     @property
@@ -68,19 +71,12 @@ class Staged:
         return self._out.rows
 
     def publish(self, spark: SparkSession, batch: int, entries: tuple[str, ...]) -> None:
-        schema = StructType.fromJson(json.loads(entries[0]))
-        paths = [self._out.files.path(name) for name in sorted(entries[1:])]
-        session = self.session(spark)
-        if paths:
-            rows = session.read.schema(schema).parquet(*paths)
-        else:
-            rows = session.createDataFrame([], schema)
+        rows = staged_rows(self.session(spark), self._out.files, entries)
         failpoints.reach("publishing")
         self.hand_over(batch, rows)
 
     def discard(self, entries: tuple[str, ...]) -> None:
-        for directory in {name.rpartition("/")[0] for name in entries[1:]}:
-            self._out.files.delete_directory(directory)
+        delete_staged(self._out.files, entries)
 
     def session(self, spark: SparkSession) -> SparkSession:
         """The session to read the rows in."""
@@ -88,6 +84,21 @@ class Staged:
 
     def hand_over(self, batch: int, rows: DataFrame) -> None:
         raise NotImplementedError
+
+
+def staged_rows(spark: SparkSession, files: Store, entries: tuple[str, ...]) -> DataFrame:
+    """The rows that were prepared for a batch."""
+    schema = StructType.fromJson(json.loads(entries[0]))
+    paths = [files.path(name) for name in sorted(entries[1:])]
+    if paths:
+        return spark.read.schema(schema).parquet(*paths)
+    return spark.createDataFrame([], schema)
+
+
+def delete_staged(files: Store, entries: tuple[str, ...]) -> None:
+    """Deletes them."""
+    for directory in {name.rpartition("/")[0] for name in entries[1:]}:
+        files.delete_directory(directory)
 
 
 class ForeachBatchSink(Staged):
@@ -198,18 +209,3 @@ class FormatSink(Staged):
     def batch_options(self, batch: int) -> dict[str, str]:
         """Options that only this batch has."""
         return {}
-
-
-class DeltaSink(FormatSink):
-    """Delta tables: the transaction's application and version make a batch that was written
-    already one that is skipped.
-    """
-
-    earlier_name = "DeltaSink"
-
-    def open(self, setting: SinkSetting) -> None:
-        super().open(setting)
-        self._application = setting.identity
-
-    def batch_options(self, batch: int) -> dict[str, str]:
-        return {"txnAppId": self._application, "txnVersion": str(batch)}

@@ -23,6 +23,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from braided.bench.kafka_broker import connector_jars
 from braided.bench.s3_server import S3Server
 from braided.spark.offset_log import SparkLog
 from braided.store.durable.local_store import LocalStore
@@ -40,7 +41,7 @@ from support.kill.oracle import InputRow
 __all__ = ["Progress", "Scene", "State"]
 
 RUN_SECONDS_MAX = 600
-GONE_SECONDS_MAX = 30
+GONE_SECONDS_MAX = 180
 NO_SETTINGS = "/nonexistent"
 """Drivers log as Spark does by itself; and JVMs share no classes if a folder has a file in it."""
 _ROOT = Path(__file__).resolve().parents[3]
@@ -53,6 +54,7 @@ class Progress(NamedTuple):
     batch: int
     redelivered: bool
     counters: Mapping[str, int]
+    is_cut: bool
 
 
 class State(NamedTuple):
@@ -75,10 +77,11 @@ class Scene:
         adversary: bool = False,
         java: str = "",
         s3: S3Server | None = None,
+        source: Mapping[str, str] | None = None,
         **options: str,
     ) -> None:
         """With an S3 server, output and checkpoint are in its bucket, and read as the files that
-        the server keeps.
+        the server keeps. With a source, options of Kafka's, input comes from there.
         """
         self.directory = directory
         self.home = directory if s3 is None else s3.bucket / directory.name
@@ -93,15 +96,18 @@ class Scene:
         self._adversary = adversary
         self._java = java
         self._s3 = s3
+        self._source = dict(source or {})
         self._options = {"braided.slots": "16", "braided.channels": "2", **options}
         self._sessions: list[int] = []
         _write_input(directory / "input", batches)
 
     # -- runs ------------------------------------------------------------------------------
 
-    def dies_at(self, point: str, leave_rest: bool = False) -> None:
-        """Runs the driver until it is killed at a fail point, given as `name:n`."""
-        code = self._run(point, "driver", leave_rest)
+    def dies_at(self, point: str, leave_rest: bool = False, cuts: bool = False) -> None:
+        """Runs the driver until it is killed at a fail point, given as `name:n`; its batches may be
+        cut while they run.
+        """
+        code = self._wait(self._start(point, "driver", cuts=cuts), leave_rest)
         assert code == -signal.SIGKILL, f"run {self.runs} ({point}) ended with {code}\n{self.log}"
         self._was_reached(point)
 
@@ -132,14 +138,13 @@ class Scene:
         times = self._path("count").stat().st_size
         assert times >= int(point.partition(":")[2]), f"{point} was reached {times} times only"
 
-    def pauses_at(self, point: str) -> Paused:
+    def pauses_at(self, point: str, endless: bool = False) -> Paused:
         """Runs the driver until it comes to a fail point, where it stands still."""
-        driver = self._start(point, "driver", {"BRAIDED_FAILPOINT_SIGNAL": "SIGSTOP"})
-        deadline = time.monotonic() + RUN_SECONDS_MAX
-        while _state(driver.pid) != "T":
-            assert driver.poll() is None and time.monotonic() < deadline, self._path("log")
-            time.sleep(0.05)
-        return Paused(driver, self._path("log"))
+        stop = {"BRAIDED_FAILPOINT_SIGNAL": "SIGSTOP"}
+        driver = self._start(point, "driver", stop, endless=endless)
+        paused = Paused(driver, self._path("log"), self._path("count"))
+        paused.is_reached()
+        return paused
 
     def is_refused(self) -> str:
         """Runs the driver, which does not come to its first batch; what it says."""
@@ -168,6 +173,8 @@ class Scene:
         victim: str,
         more: Mapping[str, str] | None = None,
         options: Mapping[str, str] | None = None,
+        endless: bool = False,
+        cuts: bool = False,
     ) -> subprocess.Popen[bytes]:
         self.runs += 1
         job = Job(
@@ -183,7 +190,10 @@ class Scene:
             adversary=self._adversary,
             java=self._java,
             options={**self._options, **(options or {})},
-            spark={} if self._s3 is None else self._s3.spark_settings,
+            spark=self._settings(),
+            source=self._source,
+            endless=endless,
+            cuts=cuts,
         )
         self._path("job").write_bytes(msgspec.json.encode(job))
         environment = {
@@ -208,6 +218,14 @@ class Scene:
             )
         self._sessions.append(driver.pid)
         return driver
+
+    def _settings(self) -> dict[str, str]:
+        """What the session needs to reach the servers."""
+        found = {} if self._s3 is None else self._s3.spark_settings
+        if self._source:
+            jars = [*filter(None, [found.get("spark.jars")]), *map(str, connector_jars())]
+            found["spark.jars"] = ",".join(jars)
+        return found
 
     def _wait(self, driver: subprocess.Popen[bytes], leave_rest: bool) -> int:
         try:
@@ -290,7 +308,8 @@ class Scene:
             for line in path.read_text().splitlines():
                 said = json.loads(line)
                 counters = said["operators"].get("op", {})
-                found.append(Progress(run, said["batchId"], said["redelivered"], counters))
+                batch, redelivered, is_cut = said["batchId"], said["redelivered"], "cut" in said
+                found.append(Progress(run, batch, redelivered, counters, is_cut))
         return found
 
     def deliveries(self) -> list[tuple[int, bool, list[dict[str, Any]]]]:
@@ -312,6 +331,31 @@ class Paused(NamedTuple):
 
     driver: subprocess.Popen[bytes]
     log: Path
+    count: Path
+
+    def is_reached(self) -> None:
+        """Waits until it comes to the fail point."""
+        deadline = time.monotonic() + RUN_SECONDS_MAX
+        while _state(self.driver.pid) != "T":
+            self.has_not_ended()
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.05)
+
+    def resumes(self) -> None:
+        """Lets it go on, past the fail point as often as it comes there."""
+        self.driver.send_signal(signal.SIGCONT)
+
+    def will_pause(self) -> None:
+        """From now on the times that it comes to the fail point count anew."""
+        os.truncate(self.count, 0)
+
+    def has_not_ended(self) -> None:
+        assert self.driver.poll() is None, self.log.read_text()
+
+    def dies(self) -> None:
+        """Kills it, with all that it has started."""
+        _end_session(self.driver.pid)
+        assert self.driver.wait() == -signal.SIGKILL
 
     def goes_on(self) -> str:
         """Lets it go on to its end, which is an error; what it says."""

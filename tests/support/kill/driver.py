@@ -1,7 +1,8 @@
 """A query in a process of its own, made to be killed: `python driver.py job.json`.
 
-Reads everything there is (one file a batch), then exits with 0. Whatever a batch shows of itself is
-appended to a file at once, since a process that is killed has no other chance to tell.
+Reads everything there is (one file a batch), then exits with 0, unless it is to wait for more.
+Whatever a batch shows of itself is appended to a file at once, since a process that is killed has
+no other chance to tell.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import json
 import os
 import random
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +27,11 @@ from pyspark.sql import functions as F
 import braided
 from braided import failpoints
 from braided.api.writer import StreamWriter
+from braided.control import operator_loop
 from braided.control.policy import Limits
 from braided.control.routing.key_assignment import KeyAssignment
 from braided.control.routing.table import Pin, RoutingTable
+from braided.errors import QueryStoppedError
 from braided.flow.key_hashes import key_hashes, many_key_hashes
 from braided.query.progress import ProgressLog
 from braided.steering import policy_settings as policies
@@ -36,11 +42,18 @@ from braided.store.slots.key_codec import KeyCodec
 from support.cluster_session import settings_of_cluster
 from support.kill import branches
 from support.kill.operators import OPERATORS
-from support.restless import RESTLESS_KEYS, WITHOUT_CORES, RestlessBalance, RestlessScale
+from support.restless import (
+    RESTLESS_KEYS,
+    WITHOUT_CORES,
+    RestlessBalance,
+    RestlessScale,
+    never_in_vain,
+)
 
 __all__ = ["Job"]
 
 RESTLESS_BATCHES = 6
+CUT_S = 0.02
 INPUT = "id long, key string, amount long"
 
 
@@ -53,13 +66,16 @@ class Job(msgspec.Struct, frozen=True):
     checkpoint: str
     cache: str
     progress: str
-    sink: str = "parquet"  # or "foreachBatch", or "branches": a flow with three sinks
+    sink: str = "parquet"  # or kafka, foreachBatch; branches, tables, exchange: several sinks
     victim: str = "driver"  # or "worker": who dies at the fail point
     restless: bool = False  # slots move and rows are carried after each of the first batches
     adversary: bool = False  # policies that change channels and slots after every batch
     java: str = ""  # more options of the JVM
     spark: dict[str, str] = {}  # more settings of the session
     options: dict[str, str] = {}
+    source: dict[str, str] = {}  # options of Kafka's, which the exchange reads from
+    endless: bool = False  # waits for more input
+    cuts: bool = False  # batches are cut while they run, which takes one that is endless
 
 
 def main(job: Job) -> None:
@@ -74,7 +90,12 @@ def main(job: Job) -> None:
     if job.operator == "sums":
         _split_keys(spark)
     rows = spark.readStream.schema(INPUT).option("maxFilesPerTrigger", 1).json(job.input)
-    if job.sink == "branches":
+    if job.sink == "exchange":
+        from support.kill import exchange  # Delta's library, too
+
+        messages = spark.readStream.format("kafka").options(**job.source).load()
+        sinks = exchange.writers(messages, job.output)
+    elif job.sink == "branches":
         sinks = branches.writers(rows, Path(job.output))
     elif job.operator == "aggregates":
         counted = F.count("*").alias("count"), F.sum("amount").alias("total")
@@ -83,13 +104,32 @@ def main(job: Job) -> None:
     else:
         operator, schema = OPERATORS[job.operator]
         flow = braided.stream(rows).groupBy("key").apply(operator, schema).name("op")
-        sinks = [_sink(flow.writeStream, job)]
-    writer = sinks[0].options(**job.options).trigger(availableNow=True)
+        if job.sink == "kafka":
+            flow = flow.selectExpr("key", "to_json(struct(*)) AS value")
+        if job.sink == "tables":
+            from support.kill import tables  # Delta's and Iceberg's libraries, more than all others
+
+            sinks = tables.writers(flow, Path(job.output))
+        else:
+            sinks = [_sink(flow.writeStream, job)]
+    writer = sinks[0].options(**job.options)
+    if not (job.endless or job.cuts):
+        writer.trigger(availableNow=True)
     if job.adversary:
         _hand_over_to_adversary(writer, job)
     writer.option("checkpointLocation", job.checkpoint).option("braided.cache.dir", job.cache)
-    braided.start(*sinks).awaitTermination()
+    query = braided.start(*sinks)
+    if job.cuts:
+        threading.Thread(target=_cut_again_and_again, args=(query,), daemon=True).start()
+    query.awaitTermination()
     spark.stop()
+
+
+def _cut_again_and_again(query: braided.ElasticQuery) -> None:
+    with suppress(QueryStoppedError):
+        while True:
+            query.cut()
+            time.sleep(CUT_S)
 
 
 def _hand_over_to_adversary(writer: StreamWriter, job: Job) -> None:
@@ -98,18 +138,19 @@ def _hand_over_to_adversary(writer: StreamWriter, job: Job) -> None:
     if "braided.balance.sameBatch" not in job.options:  # a key that moves has its batch to itself
         policies.HOT_KEYS = RESTLESS_KEYS
     Limits.most = WITHOUT_CORES  # type: ignore[method-assign, assignment]
+    operator_loop.judge = never_in_vain
     # Every batch waits for what the controller makes of the one before, so that each is changed.
     take = Commands.take
-    helms: list[ControlThread] = []
+    threads: list[ControlThread] = []
     see = ControlThread.see
 
-    def seen(helm: ControlThread, batch: Any) -> None:
-        helms[:] = [helm]
-        see(helm, batch)
+    def seen(thread: ControlThread, batch: Any) -> None:
+        threads[:] = [thread]
+        see(thread, batch)
 
     def taken(commands: Commands, *asked: Any) -> dict[str, RoutingTable]:
-        for helm in helms:
-            helm.settled(60)
+        for thread in threads:
+            thread.settled(180)
         return take(commands, *asked)
 
     ControlThread.see = seen  # type: ignore[method-assign]
@@ -160,6 +201,8 @@ def _session(job: Job) -> SparkSession:
 def _sink(writer: StreamWriter, job: Job) -> StreamWriter:
     if job.sink == "foreachBatch":
         return writer.foreachBatch(_deliver_to(Path(job.output)))
+    if job.sink == "kafka":  # the options say where
+        return writer.format(job.sink)
     return writer.format(job.sink).option("path", job.output)
 
 
@@ -201,6 +244,8 @@ def _ask_for_changes() -> None:
         if batch < RESTLESS_BATCHES:  # each change asks for a batch: it would never end
             commands.rescale(1 + batch % 3, None)
             commands.cut_next(15)
+            if batch % 2:
+                commands.hold_input_next()
 
     Commands.done = and_more  # type: ignore[method-assign]
 

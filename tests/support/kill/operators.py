@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import braided
 __all__ = ["FORGET_AT", "OPERATORS", "TOTALS", "Tokens", "Totals"]
 
 FORGET_AT = 9
+ROW_S = 0.01
 
 
 class Totals(braided.Operator):
@@ -32,6 +34,14 @@ class Totals(braided.Operator):
         yield row.id, row.key, self.count, self.total
         if self.count == FORGET_AT:
             self.forget()
+
+
+class SlowTotals(Totals):
+    """The same, so slowly that a batch can be cut while it runs."""
+
+    def onRow(self, row: Row) -> Iterator[tuple[Any, ...]]:
+        time.sleep(ROW_S)
+        yield from super().onRow(row)
 
 
 class ColumnTotals(braided.ColumnOperator):
@@ -101,6 +111,7 @@ TOTALS = "id long, key string, count long, total long"
 OPERATORS: dict[str, tuple[Any, str]] = {
     "columns": (ColumnTotals, TOTALS),
     "totals": (Totals, TOTALS),
+    "slow": (SlowTotals, TOTALS),
     "dying": (DyingTotals, TOTALS),
     "sums": (Sums, TOTALS),
     "tokens": (Tokens, "id long, key string, before string, token string"),
