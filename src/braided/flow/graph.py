@@ -119,6 +119,8 @@ class Flow:
     """Rows that go back, and where to."""
     modes: tuple[str, ...] = ()
     """Spark's output mode for each end."""
+    newest_only: tuple[bool, ...] = ()
+    """For each end whether its sink keeps the newest row of each key, in place of those before."""
     known_as: Mapping[str, str] = field(default_factory=dict)
     """Steps that the checkpoint knows by another name than their own."""
     kept: Mapping[str, OperatorMeta] = field(default_factory=dict)
@@ -184,6 +186,21 @@ class Flow:
         for fed, _ in self.feeds:
             found[fed.parent] += 1
         return found
+
+    @cached_property
+    def can_split(self) -> frozenset[str]:
+        """The steps of which a hot key's rows may be dealt out to several slots. What the shares of
+        a key give out is then each a part of it. A sink that keeps the newest row of each key would
+        take one part for the whole.
+        """
+        kept = [end for end, newest in zip(self.ends, self.newest_only, strict=False) if newest]
+
+        def parents(node: Node) -> tuple[Node, ...]:
+            return () if isinstance(node, Keyed) else self.parents(node)
+
+        whole = set(_sorted(kept, parents))
+        steps = {node: self.step(node) for node in self.keyed if node not in whole}
+        return frozenset(step.name for step in steps.values() if step.merge_parts is not None)
 
     @cached_property
     def before_keyed(self) -> frozenset[Node]:

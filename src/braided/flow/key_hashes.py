@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from braided.control.routing.key_assignment import Hashes, KeyAssignment
 from braided.flow.route import can_be_pinned, pin_hashes
 from braided.flow.step import KeyedStep
+from braided.spark.arrow_types import to_arrow_schema
 from braided.store.slots.key_codec import KeyCodec
 
 __all__ = ["KeyHashes", "KeyNaming", "key_hashes", "many_key_hashes"]
@@ -61,7 +61,7 @@ class KeyNaming:
         self._schemas = {step.name: step.key_schema for step in steps}
 
     def __call__(self, name: str, key: bytes) -> str:
-        codec = KeyCodec(to_arrow_schema(self._schemas[name], timezone="UTC"))
+        codec = KeyCodec(to_arrow_schema(self._schemas[name]))
         return repr(tuple(column[0].as_py() for column in codec.decode_batch([key])))
 
 
@@ -79,7 +79,7 @@ def many_key_hashes(
     """Both hashes of each of the keys, of columns that tell them apart; in one job."""
     if not keys:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    codec = KeyCodec(to_arrow_schema(key_schema, timezone="UTC"))
+    codec = KeyCodec(to_arrow_schema(key_schema))
     names = [f"k{i}" for i in range(len(key_schema.fields))]
     fields = zip(names, key_schema.fields, strict=True)
     schema = StructType([StructField(name, field.dataType) for name, field in fields])
@@ -93,7 +93,7 @@ def many_key_hashes(
 
 def _check_form(key_schema: StructType, keys: Sequence[bytes]) -> None:
     """Refuses keys that are not as the codec would write them."""
-    codec = KeyCodec(to_arrow_schema(key_schema, timezone="UTC"))
+    codec = KeyCodec(to_arrow_schema(key_schema))
     try:
         written = codec.encode_batch(codec.decode_batch(keys))
     except (IndexError, TypeError) as error:

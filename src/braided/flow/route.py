@@ -86,7 +86,7 @@ def sequence(schema: StructType, order_by: str | None) -> list[str]:
         value = conversion.format(quoted(order_by))
         return [f"coalesce({value}, bigint('-9223372036854775808'))", as_they_come]
     if all(isinstance(types.get(name), kind) for name, kind in _KAFKA.items()):
-        return ["shiftleft(bigint(partition), 44) | offset", "bigint(crc32(binary(topic)))"]
+        return ["shiftleft(bigint(`partition`), 44) | `offset`", "bigint(crc32(binary(topic)))"]
     return [as_they_come]
 
 

@@ -1,6 +1,6 @@
 """Spark's plans as objects: taking an aggregation apart, and putting an exchange of ours into one.
 
-Everything here depends on classes of Spark 4.3 that PySpark does not show.
+Everything here depends on classes of Spark that PySpark does not show.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ class Catalyst:
         """The exchange on top of a frame, for use over other plans with the same columns."""
         node = exchanged._jdf.queryExecution().sparkPlan()
         assert node.nodeName() == "Exchange"
-        return Exchange([node.productElement(i) for i in (0, 2, 3, 4)])
+        # How many there are depends on the version; the second is the plan.
+        return Exchange([node.productElement(i) for i in range(node.productArity()) if i != 1])
 
     def joined(self, spark: SparkSession, first: Any, exchange: Exchange, final: Any) -> DataFrame:
         """Both halves of an aggregation with an exchange between them."""

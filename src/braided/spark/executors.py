@@ -25,8 +25,9 @@ __all__ = [
     "cores_by_host",
     "driver_hosts",
     "local_cores",
-    "place_of",
+    "local_cpus",
     "runs_on_executors",
+    "site_of",
 ]
 
 _DYNAMIC = "spark.dynamicAllocation.enabled"
@@ -41,8 +42,8 @@ class Executor:
     cores: int
 
 
-def place_of(executor: Executor) -> str:
-    """The executor as a place for a task; a host is one, too."""
+def site_of(executor: Executor) -> str:
+    """The executor as a site of tasks, in the words of Spark's scheduler; a host is one, too."""
     return f"executor_{executor.host}_{executor.id}"
 
 
@@ -122,9 +123,15 @@ class SparkExecutors:
         """Asks for so many executors in all; they come when the cluster has room."""
         self._context.requestTotalExecutors(total, 0, self._python.toScalaMap({}))
 
-    def release(self, ids: Collection[str]) -> None:
-        """Gives executors back; nothing of value may be on them any more."""
+    def release(self, ids: Collection[str], total: int) -> None:
+        """Gives executors back, of which nothing of value may be on any more, so that there are so
+        many in all.
+
+        Spark by itself takes one off what was requested for each that goes, and takes that for 0
+        where nobody has requested any: who is lost afterwards would never be replaced.
+        """
         self._context.killExecutors(self._python.toSeq(list(ids)))
+        self.request(total)
 
     def _look(self, id: str) -> Executor | None:
         """What is known of one; None as long as Spark has not written it down."""

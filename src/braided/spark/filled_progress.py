@@ -34,6 +34,7 @@ package braided;
 import com.codahale.metrics.Gauge;
 import com.codahale.metrics.MetricRegistry;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
 import java.lang.reflect.Modifier;
 import java.util.ArrayList;
@@ -108,7 +109,8 @@ public class FilledProgress extends ProgressReporter {{
     }}
   }}
 
-  private StreamingQueryProgress with(StreamingQueryProgress progress, Map given, boolean ran) {{
+  private StreamingQueryProgress with(StreamingQueryProgress progress, Map given, boolean ran)
+      throws Exception {{
     Map observed = new HashMap(progress.observedMetrics());
     if (ran) {{
       StructType schema = new StructType().add("json", "string");
@@ -126,7 +128,7 @@ public class FilledProgress extends ProgressReporter {{
   }}
 
   private StateOperatorProgress[] operators(
-      StreamingQueryProgress progress, Map given, boolean ran) {{
+      StreamingQueryProgress progress, Map given, boolean ran) throws Exception {{
     ArrayList all = new ArrayList(java.util.Arrays.asList((Object[]) progress.stateOperators()));
     Iterator each = ((List) given.get("stateOperators")).iterator();
     while (each.hasNext()) {{
@@ -137,21 +139,26 @@ public class FilledProgress extends ProgressReporter {{
         java.util.Map.Entry entry = (java.util.Map.Entry) entries.next();
         custom.put(entry.getKey(), Long.valueOf(((Number) entry.getValue()).longValue()));
       }}
-      all.add(new StateOperatorProgress(
-          (String) own.get("operatorName"),
-          number(own, "numRowsTotal"), ran ? number(own, "numRowsUpdated") : 0L,
-          number(own, "allUpdatesTimeMs"), ran ? number(own, "numRowsRemoved") : 0L,
-          number(own, "allRemovalsTimeMs"), number(own, "commitTimeMs"),
-          number(own, "memoryUsedBytes"),
-          ran ? number(own, "numRowsDroppedByWatermark") : 0L,
-          number(own, "numShufflePartitions"), number(own, "numStateStoreInstances"),
-          custom, (scala.collection.immutable.Set) none()));
+      all.add(operator(new Object[] {{
+          own.get("operatorName"),
+          boxed(own, "numRowsTotal", true), boxed(own, "numRowsUpdated", ran),
+          boxed(own, "allUpdatesTimeMs", true), boxed(own, "numRowsRemoved", ran),
+          boxed(own, "allRemovalsTimeMs", true), boxed(own, "commitTimeMs", true),
+          boxed(own, "memoryUsedBytes", true), boxed(own, "numRowsDroppedByWatermark", ran),
+          boxed(own, "numShufflePartitions", true), boxed(own, "numStateStoreInstances", true),
+          custom, scala.collection.immutable.Set$.MODULE$.empty()}}));
     }}
     return (StateOperatorProgress[]) all.toArray(new StateOperatorProgress[0]);
   }}
 
-  private static Object none() {{
-    return scala.collection.immutable.Set$.MODULE$.empty();
+  // From 4.3 on it is told as well which of the custom metrics go on without a batch.
+  private static Object operator(Object[] values) throws Exception {{
+    Constructor made = StateOperatorProgress.class.getDeclaredConstructors()[0];
+    return made.newInstance(java.util.Arrays.copyOf(values, made.getParameterTypes().length));
+  }}
+
+  private static Long boxed(Map given, String name, boolean counts) {{
+    return Long.valueOf(counts ? number(given, name) : 0L);
   }}
 
   private SourceProgress[] sources(StreamingQueryProgress progress) {{

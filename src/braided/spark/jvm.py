@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
+from py4j.java_gateway import JavaClass, java_import
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -22,6 +24,9 @@ __all__ = [
     "Jvm",
     "int_array",
     "java_class",
+    "jvm_pid",
+    "know_classes",
+    "live_heap_bytes",
     "plan_lines",
     "processor_s",
     "runs_python",
@@ -44,6 +49,28 @@ def java_class(jvm: Any, name: str) -> Any:
     `java.lang` and so on, and to find that there is none the JVM looks into all of Spark's jars.
     """
     return getattr(jvm, name)
+
+
+_BY_SIMPLE_NAME = ("PythonSQLUtils", "PythonUtils", "SimplePythonFunction", "functions")
+"""What PySpark calls for columns and functions; `functions` for each column of each plan."""
+_knowing: WeakSet[SparkContext] = WeakSet()
+
+
+def know_classes(context: SparkContext) -> None:
+    """Tells py4j which classes PySpark means by their simple names, those that it finds itself.
+
+    Untold, it looks for such a class in one package after the other, each time it is called, and to
+    find that it is not in one the JVM looks into all of Spark's jars: half a millisecond of CPU for
+    every `col`.
+    """
+    if context in _knowing:
+        return
+    _knowing.add(context)
+    jvm: Any = context._jvm
+    for name in _BY_SIMPLE_NAME:
+        found = getattr(jvm, name)
+        if isinstance(found, JavaClass):
+            java_import(jvm, found._fqn)
 
 
 def int_array(context: SparkContext, values: npt.NDArray[np.int32]) -> Column:
@@ -76,12 +103,24 @@ def plan_lines(df: DataFrame) -> int:
     return len(str(df._jdf.queryExecution().optimizedPlan().toString()).splitlines())
 
 
+def jvm_pid(context: SparkContext) -> int:
+    """The process of the driver's JVM."""
+    gateway: Any = context._gateway
+    return int(gateway.proc.pid)
+
+
 def processor_s(context: SparkContext) -> float:
     """The processor time that the JVM of the driver has taken, in all, as Linux tells it."""
-    gateway: Any = context._gateway
-    fields = Path(f"/proc/{gateway.proc.pid}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{jvm_pid(context)}/stat").read_text().rpartition(")")[2].split()
     user, system = fields[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def live_heap_bytes(context: SparkContext) -> int:
+    """What of the heap of the driver's JVM is in use when all garbage has been collected."""
+    java_class(context._jvm, "java.lang.System").gc()
+    factory = java_class(context._jvm, "java.lang.management.ManagementFactory")
+    return int(factory.getMemoryMXBean().getHeapMemoryUsage().getUsed())
 
 
 class Jvm:
@@ -96,14 +135,13 @@ class Jvm:
         self._python: Any = self._class("org.apache.spark.api.python.PythonUtils")
         self._none = self._object("scala.None")
         self._writer = self._object(f"{_SOURCES}.FileFormatWriter")
-        self._nothing = getattr(self._writer, "write$default$12")()
+        self._last_of_write = self._default(self._writer, "write", 12)
         self._output_spec = self._class(f"{_SOURCES}.FileFormatWriter$OutputSpec")
         self._protocol = self._class(f"{_STREAMING}.ManifestFileCommitProtocol")
         self._tracker = self._class(f"{_SOURCES}.BasicWriteJobStatsTracker")
         self._settings = self._class("org.apache.spark.util.SerializableConfiguration")
         self._log = self._class(f"{_STREAMING}.sinks.FileStreamSinkLog")
         self._status = self._class(f"{_STREAMING}.sinks.SinkFileStatus")
-        self._listing_session: Any = None
 
     def hadoop_settings(self) -> Callable[[str], str | None]:
         """Looks up settings of Hadoop's as the session has them, secrets in key stores too."""
@@ -140,8 +178,9 @@ class Jvm:
         with contextlib.suppress(PySparkException, Py4JJavaError):  # the query tells the user
             query._jsq.streamingQuery().awaitInitialization(timeout_ms)
 
-    def rename_logs(self, query: StreamingQuery) -> None:
-        """Has the logs of a query whose sources are open written by renaming from now on.
+    def rename_logs(self, query: StreamingQuery, tell: Callable[[Any], None]) -> None:
+        """Has the logs of a query whose sources are open written by renaming from now on. `tell`
+        is given the settings of Hadoop's that they are written with, which are theirs alone.
 
         They got their way to write when they were made, from the session in which other queries
         are started as well; so they are given another, and so is what the query's own session
@@ -158,11 +197,20 @@ class Jvm:
             logs += [of_source.get(s) for s in sources if self._is(s, _FILE_SOURCE)]
             manager = self._field(f"{_STREAMING}.checkpointing.HDFSMetadataLog", "fileManager")
             hadoop = self.session.sessionState().newHadoopConf()
+            tell(hadoop)
             for log in logs:
                 manager.set(log, self._class(RENAMED_LOGS[1])(log.metadataPath(), hadoop))
 
-    def exists(self, format: str) -> bool:
-        return self._source(format) is not None
+    def has_delta(self) -> bool:
+        """Whether the session has Delta Lake's data source, and the extension that it asks for."""
+        source = self._source("delta")
+        if source is None:
+            return False
+        if not str(source.getName()).startswith("org.apache.spark.sql.delta."):
+            return True  # another of that name, which knows best
+        return "DeltaSparkSessionExtension" in str(
+            self.session.conf().get("spark.sql.extensions", "")
+        )
 
     def writes_batches(self, name: str, schema_json: str, options: dict[str, str]) -> bool | None:
         """Whether `df.write.format(name)` can append; None when there is nothing of that name."""
@@ -208,26 +256,27 @@ class Jvm:
         jdf: Any,
         file_format: Any,
         path: str,
-        staging: str,
+        listing: Any,
         job: str,
         partition_by: list[str],
         options: dict[str, str],
+        tell: Callable[[Any], None],
     ) -> int:
-        """Runs a DataFrame into files below `path` and lists them in a sink log at `staging`; the
-        number of its rows.
+        """Runs a DataFrame into files below `path` and lists them in a sink log as batch 0; the
+        number of its rows. `tell` is given the settings of Hadoop's for this job.
 
-        The files have unique names and the log is not the one that readers of `path` look at. The
-        directory of the log must be there.
+        The files have unique names and the log is not the one that readers of `path` look at.
         """
         execution = jdf.queryExecution()
         output = execution.analyzed().output()
         columns = [output.apply(i) for i in range(output.size())] if partition_by else []
         chosen = [next(c for c in columns if c.name() == name) for name in partition_by]
         committer = self._protocol(job, path)
-        committer.setupManifestOptions(self._listing(staging), 0)
+        committer.setupManifestOptions(listing, 0)
         hadoop = self.session.sessionState().newHadoopConfWithOptions(
             self._python.toScalaMap(options)
         )
+        tell(hadoop)
         figures = self._tracker.metrics()
         self._writer.write(
             self.session,
@@ -241,19 +290,9 @@ class Jvm:
             self._python.toSeq([self._tracker(self._settings(hadoop), figures)]),
             self._python.toScalaMap(options),
             0,
-            self._nothing,
+            *self._last_of_write,
         )
         return int(figures.apply("numOutputRows").value())
-
-    def _listing(self, path: str) -> Any:
-        """A sink log that nobody else reads or writes, so that it need not be created atomically.
-
-        The way in which Spark does that on a local disk starts eight processes for each file.
-        """
-        if self._listing_session is None:
-            self._listing_session = self.clone()
-            self._listing_session.conf.set(*RENAMED_LOGS)
-        return self._log(1, self._listing_session._jsparkSession, path, self._none)
 
     def sink_log(self, path: str) -> Any:
         return self._log(1, self.session, path, self._none)
@@ -360,6 +399,15 @@ class Jvm:
     def _object(self, name: str) -> Any:
         """A Scala object."""
         return self._class("java.lang.Class").forName(f"{name}$").getField("MODULE$").get(None)
+
+    def _default(self, owner: Any, method: str, position: int) -> list[Any]:
+        """What a Scala method takes for a parameter that is left out; nothing, where it has none
+        there, as in some versions.
+        """
+        try:
+            return [getattr(owner, f"{method}$default${position}")()]
+        except Py4JError:
+            return []
 
     def _field(self, owner: str, name: str) -> Any:
         """A private field of a class, to be read and written."""

@@ -3,8 +3,9 @@
 Spark writes two files for every batch (`offsets/`, `commits/`), and a source may write a third. Its
 default way to do so atomically on a local disk starts about ten processes (`chmod`, `readlink`) for
 each file where Hadoop's native library is missing, as it is in PySpark from PyPI. Its other way,
-to write a hidden file and rename it, is atomic on a local disk as well and starts two. What it
-lacks is a guard against a second writer, and that is our lease.
+to write a hidden file and rename it, is atomic on a local disk as well and starts four, and none
+with the files of `local_files.py`. What it lacks is a guard against a second writer, and that is
+our lease.
 
 Which way is taken is a setting of the session, which other queries are started in, too, at any
 time: it is not touched. The logs of a query that was started are told themselves.
@@ -20,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from braided.spark.jvm import RENAMED_LOGS, Jvm
+from braided.spark.local_files import LocalFiles
 
 __all__ = ["launch"]
 
@@ -43,13 +45,13 @@ def launch(
     """`writer.start()`; `wrap` makes a query of ours of Spark's, which knows when it can be stopped
     without harm. `renames` is whether to rename a file is atomic where the checkpoint is.
     """
-    jvm = Jvm(spark)
+    jvm, files = Jvm(spark), LocalFiles(spark)
     started = writer.start()
     query = wrap(started)
     try:
         jvm.await_sources(started, _SOURCES_MS)
         if renames and spark.conf.get(RENAMED_LOGS[0], None) is None:  # a user's own setting stays
-            jvm.rename_logs(started)
+            jvm.rename_logs(started, files.serve)
     except BaseException:  # the user's Ctrl-C: nobody would have the query to stop it
         query.stop()
         raise

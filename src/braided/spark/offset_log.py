@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -46,8 +46,10 @@ class BatchTimes:
 class SparkLog:
     """The logs that Spark writes: offsets before a batch, commits after it."""
 
-    def __init__(self, checkpoint: Store) -> None:
+    def __init__(self, checkpoint: Store, numbers: Sequence[int] = ()) -> None:
+        """`numbers` are those of the query's sources, where their logs matter."""
         self._checkpoint = checkpoint
+        self._numbers = numbers
         self._texts: dict[int, str] = {}
         self._synced: frozenset[str] = frozenset()
 
@@ -135,7 +137,7 @@ class SparkLog:
     def lost_sources(self, offsets: str) -> list[str]:
         """Sources that keep a log of their own, and have lost what a batch's offsets name."""
         lost = []
-        for number, entry in positions(offsets).items():
+        for number, entry in positions(offsets, self._numbers).items():
             newest = self._newest(f"sources/{number}")
             if (-1 if newest is None else newest) < entry:
                 lost.append(self._checkpoint.path(f"sources/{number}"))
@@ -178,6 +180,11 @@ class SparkLog:
                 f"{self._checkpoint.path(_entry(batch))} do not end with the one that Braided adds "
                 f"({error}). Use a new checkpointLocation"
             ) from None
+
+    def sources(self, batch: int) -> int | None:
+        """How many sources a batch has, but for the tick; None if its offsets do not say."""
+        version, *lines = self.offsets(batch).strip("\n").split("\n")
+        return len(lines) - 2 if version == "v1" else None
 
     def had_input(self, batch: int) -> bool:
         """Whether a batch took anything in; True where that can't be told any more."""

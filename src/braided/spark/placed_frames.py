@@ -87,10 +87,10 @@ class PlacedFrames:
         placed = spark._jsparkSession.internalCreateDataFrame(rdd, jdf.schema(), False)
         return DataFrame(placed, spark)
 
-    def tasks(self, context: SparkContext, places: Sequence[str]) -> RDD[int]:
-        """The numbers from 0 on, one for each place, in a task there; for functions that may not
-        count on a worker to have more than Python. A place is a host, or `place_of` an executor.
+    def tasks(self, context: SparkContext, sites: Sequence[str]) -> RDD[int]:
+        """The numbers from 0 on, one for each site, in a task there; for functions that may not
+        count on a worker to have more than Python. A site is a host, or `site_of` an executor.
         """
-        numbers = context.parallelize(range(len(places)), len(places))
-        placed = self._maker.apply(numbers._jrdd.rdd(), " ".join(places))
+        numbers = context.parallelize(range(len(sites)), len(sites))
+        placed = self._maker.apply(numbers._jrdd.rdd(), " ".join(sites))
         return RDD(placed.toJavaRDD(), context, numbers._jrdd_deserializer)

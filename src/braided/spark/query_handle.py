@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -51,16 +52,42 @@ class QueryHandle:
         except (Py4JError, OSError):
             return True
 
+    def planned(self, timeout_s: float) -> list[str] | None:
+        """Where the sources are after the batch that runs, as Spark itself knows it, in the words
+        of its log; None if it can't be asked.
+        """
+        query = self.awaited(timeout_s)
+        if query is None:
+            return None
+        try:
+            execution = query._jsq.streamingQuery()
+            ends, sources = execution.availableOffsets(), execution.sources()
+            found = [ends.get(sources.apply(number)) for number in range(sources.size())]
+            return [str(end.get().json()) if end.isDefined() else "-" for end in found]
+        except (Py4JError, OSError, TypeError):
+            return None
+
     def last_progress(self) -> Mapping[str, Any] | None:
         """As JSON has it, which takes two calls to the JVM and not dozens."""
         progress = None if self._query is None else self._query._jsq.lastProgress()
         return None if progress is None else dict(json.loads(progress.json()))
 
 
+_TOLD = "_braided_told"
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not so for an error of a batch: the query's own error tells it, and py4j would log the whole
+    way that it took as well, also when a stop has cut a batch off.
+    """
+    return record.exc_info is None or not getattr(record.exc_info[1], _TOLD, False)
+
+
 class BatchCall:
     """What Spark calls for every batch, until the query has ended."""
 
     def __init__(self, run: Callable[[DataFrame, int], None]) -> None:
+        logging.getLogger("py4j.clientserver").addFilter(_is_news)  # once, however often it is said
         self._run: Callable[[DataFrame, int], None] | None = run
         self._error: BaseException | None = None
 
@@ -70,6 +97,7 @@ class BatchCall:
             self._run(df, batch)
         except BaseException as error:
             self._error = error
+            setattr(error, _TOLD, True)
             raise
 
     def let_go(self) -> None:
@@ -97,14 +125,22 @@ def call_at_end(query: StreamingQuery, then: Callable[[], None]) -> None:
     threading.Thread(target=wait, name="braided end of a query", daemon=True).start()
 
 
-def begin_with(error: StreamingQueryException, own: BaseException | None) -> None:
+def begin_with(
+    error: StreamingQueryException, own: BaseException | None, query: StreamingQuery
+) -> None:
     """Has Spark's error of a query begin with the one that it comes from: what happened stands in
-    the first line, and not behind what Spark has to say of the function that it called.
+    the first line, and not behind what Spark has to say of the function that it called. What it
+    says tells the same twice more, with frames of ours and of py4j, and ends with a plan: of that
+    stays which query it was.
     """
     error.__cause__ = own
     if own is not None:
+        own.__traceback__ = None  # ways through the driver, on which nothing went wrong
         captured: Any = error
-        captured._desc = f"{type(own).__name__}: {own}\n\nSpark says: {captured._desc}"
+        which = f"Query [id = {query.id}, runId = {query.runId}]"
+        captured._desc = (
+            f"{type(own).__name__}: {own}\n\nSpark says: [STREAM_FAILED] {which} terminated"
+        )
 
 
 def forget_accumulator(accumulator: Accumulator[Any]) -> None:

@@ -14,6 +14,9 @@ of them (`store/history/source_entries.py`), and the next start puts back what d
 itself, or its lines in the newest compacted one, which may have been made of what was replaced. All
 other entries cost nothing.
 
+A frame that a query reads several times is one source to Spark, with one log, and has its place
+among the offsets each time. So which log a place has is asked of the plan (`source_numbers`).
+
 They are read when the batch is admitted, a moment after Spark has read them for the batch: what
 comes between the two is taken for what the batch has read, and is the one late write that is not
 noticed.
@@ -25,13 +28,22 @@ checked with them at a start, nobody replaces it, and Spark looks at nothing bef
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
+from pyspark.sql import DataFrame
 
 from braided.store.durable.store import Store
 
-__all__ = ["Entry", "SourceLog", "files_by_entry", "positions", "with_entries"]
+__all__ = [
+    "Entry",
+    "SourceLog",
+    "files_by_entry",
+    "positions",
+    "source_numbers",
+    "with_entries",
+]
 
 Entry = tuple[int, int]
 """The number of a source among the query's, and that of an entry in its log."""
@@ -59,10 +71,13 @@ _decode_file = msgspec.json.Decoder(_File).decode
 class SourceLog:
     """The logs of a query's sources, as they were when it started."""
 
-    def __init__(self, checkpoint: Store, offsets: str = "") -> None:
-        """Looks before Spark opens them; `offsets` are those of the newest committed batch."""
+    def __init__(self, checkpoint: Store, offsets: str = "", numbers: Sequence[int] = ()) -> None:
+        """Looks before Spark opens them; `offsets` are those of the newest committed batch,
+        `numbers` are those of the sources.
+        """
         self._checkpoint = checkpoint
-        self._committed = positions(offsets)
+        self._numbers = numbers
+        self._committed = positions(offsets, numbers)
         self._absent: set[Entry] = set()
         self._plain: dict[int, set[int]] = defaultdict(set)
         self._compacted: dict[int, set[int]] = defaultdict(set)
@@ -98,7 +113,7 @@ class SourceLog:
         no copy is kept: their lines.
         """
         texts = {}
-        for source, position in positions(offsets).items():
+        for source, position in positions(offsets, self._numbers).items():
             for entry in range(self._committed.get(source, -1) + 1, position + 1):
                 if entry > self._newest(source) + _AHEAD:
                     break
@@ -145,15 +160,41 @@ class SourceLog:
         return bytes(data).decode(errors="replace")
 
 
-def positions(offsets: str) -> dict[int, int]:
-    """The newest entry of each source that has a log of files, by a batch's offsets."""
+def positions(offsets: str, numbers: Sequence[int] = ()) -> dict[int, int]:
+    """The newest entry of each source that has a log of files, by a batch's offsets.
+
+    `numbers` are those of the sources, one for each offset but the last, which is that of the tick;
+    without, or if these are offsets of other sources, each has its own.
+    """
+    lines = offsets.strip("\n").split("\n")[2:]
+    if len(numbers) != len(lines) - 1:
+        numbers = range(len(lines))
     found = {}
-    for source, position in enumerate(offsets.strip("\n").split("\n")[2:]):
+    for source, position in zip(numbers, lines, strict=False):
         try:
             found[source] = msgspec.json.decode(position, type=_FileOffset).logOffset
         except msgspec.MsgspecError:
             continue  # another kind, or nothing yet
     return found
+
+
+def source_numbers(frame: DataFrame) -> list[int]:
+    """The number by which Spark knows each source of a streaming frame, in the order of offsets;
+    one that is read several times has the same each time.
+    """
+    leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()
+    distinct: list[Any] = []
+    numbers = []
+    for leaf in (leaves.apply(number) for number in range(leaves.size())):
+        # What refers to a WITH is a leaf as well, and no source.
+        if not str(leaf.nodeName()).startswith("Streaming"):
+            continue
+        known = (number for number, other in enumerate(distinct) if other.equals(leaf))
+        number = next(known, len(distinct))
+        if number == len(distinct):
+            distinct.append(leaf)
+        numbers.append(number)
+    return numbers
 
 
 def files_by_entry(text: str) -> dict[int, str]:

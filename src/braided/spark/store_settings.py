@@ -18,7 +18,7 @@ from braided.store.durable.location import Location
 from braided.store.durable.open_store import open_store
 from braided.store.durable.store import Store
 
-__all__ = ["session_checkpoint", "session_store"]
+__all__ = ["client_settings", "session_checkpoint", "session_store"]
 
 _S3 = {
     "access.key": "access_key_id",
@@ -52,6 +52,21 @@ def session_store(
 def session_checkpoint(spark: SparkSession, checkpoint: str | Path | Location) -> Store:
     """What Braided keeps in a query's checkpoint."""
     return session_store(spark, Location.of(checkpoint) / "braided")
+
+
+def client_settings(spark: SparkSession, location: Location) -> dict[str, str]:
+    """The session's settings for a location by the long names that other clients go by, such as
+    `aws_access_key_id`. They have secrets among them.
+    """
+    if location.local is not None:
+        return {}
+    settings = _settings(location, Jvm(spark).hadoop_settings())
+    if location.scheme not in ("s3", "s3a", "s3n"):
+        return settings
+    named = {f"aws_{name}": value for name, value in settings.items()}
+    if settings.get("endpoint", "").startswith("http:"):
+        named["aws_allow_http"] = "true"
+    return named
 
 
 def _settings(location: Location, look: _Look) -> dict[str, str]:
