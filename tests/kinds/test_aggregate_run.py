@@ -13,17 +13,19 @@ import pytest
 
 from braided.control.routing.table import RoutingTable
 from braided.errors import OperatorError
+from braided.kinds.aggregate import run as aggregate_run
 from braided.kinds.aggregate.program import AggregateProgram
 from braided.kinds.aggregate.run import AggregateRun
 from braided.kinds.aggregate.task import AggregateSpec
 from braided.query.commit import manifest_of
-from braided.store.aggregates.merge import Part
+from braided.store.aggregates.merge import ColumnGroup
 from braided.store.codec_names import COLUMNS
 from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import OperatorMeta
 from braided.store.history.manifest_log import ManifestLog
 from braided.store.history.shipped_chains import shipped_chains
 from braided.store.slots.channel_state import SnapshotLimits
+from braided.store.slots.key_codec import KeyCodec
 from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
@@ -31,6 +33,7 @@ from braided.tasks.reports import ChannelReport
 from braided.tasks.spec import BatchSpec
 from braided.tasks.state_location import CacheSetting
 from support.channel_runs import finished, open_reads
+from support.spent_time import Clock
 
 SLOTS = 4
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -52,7 +55,7 @@ class Flow:
             key_order=(1, 0) if timed else (0,),
             key_names=("window", "k") if timed else ("k",),
             timed=timed,
-            parts=(Part("add_checked", 1, "sum(v)"), Part("add", 1, "count(1)")),
+            parts=(ColumnGroup("add_checked", 1, "sum(v)"), ColumnGroup("add", 1, "count(1)")),
             sub_keys=sub_keys,
         )
         self.meta = OperatorMeta(ordinal=0, slots=SLOTS, key="", state="", codec=COLUMNS)
@@ -157,6 +160,23 @@ def test_results_that_a_batch_changed_are_given_out(tmp_path: Path) -> None:
     assert flow.view.operators["agg"].keys == 5
 
 
+@pytest.mark.parametrize("mode", ["append", "complete", "update"])
+def test_what_is_looked_for_and_given_out_at_the_end_costs_the_slots_that_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    # Sub-keys have their results given out at the end as well.
+    flow = Flow(tmp_path, mode, mode == "append", sub_keys=2 if mode == "update" else 1)
+    rows = [(key, *([5] if flow.timed else []), 1, 1) for key in ("a", "b", "bb")]
+    flow.run(rows)
+    clock = Clock(monkeypatch)
+    clock.spends(aggregate_run, "unwrap", 100)
+    clock.spends(KeyCodec, "decode_batch", 3000)
+    given = flow.run(rows if mode == "update" else [], watermark_s=9 if flow.timed else 0)
+    assert len(given) == 3
+    busy_ns = {slot.slot: slot.busy_ns for slot in flow.reports[-1].slots if slot.busy_ns}
+    assert busy_ns == {1: 2 * (100 + 1000), 2: 100 + 1000}
+
+
 def test_a_batch_that_was_not_committed_counts_for_nothing(tmp_path: Path) -> None:
     flow = Flow(tmp_path, "update")
     flow.run([("a", 1, 1)])
@@ -249,7 +269,10 @@ def test_attempts_are_the_same_whatever_chance_decided_in_a_sketch(tmp_path: Pat
     flow.program = replace(
         flow.program,
         partials=pa.schema([("p0", pa.binary()), ("p1", pa.int64())]),
-        parts=(Part("kll", 1, "percentile_approx(v, 0.5)"), Part("add", 1, "count(1)")),
+        parts=(
+            ColumnGroup("kll", 1, "percentile_approx(v, 0.5)"),
+            ColumnGroup("add", 1, "count(1)"),
+        ),
     )
     flow.keep_order = True  # another operator reads what this one gives out
     long = "k" * 600

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braided.kinds.columnar import gathering
-from braided.kinds.columnar.gathering import WholeKeys
+from braided.kinds.columnar.gathering import ChunkGathering
 from support.cases import cases
 
 _texts = st.sampled_from([None, "", "a", "b" * 40, "c" * 250])
@@ -42,7 +42,7 @@ def parts_of(chunks: list[pa.RecordBatch], learned: int) -> dict[int, list[int]]
     gathering._rows_of_newest["op"] = learned
     parts: dict[int, list[int]] = {}
     numbers: list[int] = []
-    for call in WholeKeys("op", can_stop=True)(iter(chunks)):
+    for call in ChunkGathering("op", can_stop=True)(iter(chunks)):
         numbers += call.column(0).to_pylist()
         places, counts = np.unique(call.column(3).to_numpy(), return_counts=True)
         for place, count in zip(places.tolist(), counts.tolist(), strict=True):

@@ -31,12 +31,14 @@ from braided.store.history.manifest import OperatorMeta
 from braided.store.history.runs import RunFile
 from braided.store.slots.channel_state import SnapshotLimits
 from braided.store.slots.layout import TIMER, timer_parts
+from braided.tasks import place_order
 from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.reports import ChannelReport
 from braided.tasks.spec import BatchSpec, SplitKey, TaskSpec
 from support.cases import cases
 from support.moved_keys import moved
+from support.spent_time import Clock
 
 ROW = StructType([StructField("k", StringType()), StructField("v", LongType())])
 OUTPUT = StructType([StructField("k", StringType()), StructField("n", LongType())])
@@ -654,3 +656,17 @@ def test_an_operator_with_due_times_can_not_be_split() -> None:
     step = ColumnStep("acts", Acts, ROW[:1], GroupingKeys(("k",)), ROW, OUTPUT, "ProcessingTime")
     assert step.merge_parts is None and step.fires
     assert replace(step, operator=Sizes).merge_parts is None
+
+
+def test_to_put_rows_in_order_and_to_divide_them_is_work_for_their_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    clock.spends(place_order, "_descends", 60_000)
+    clock.spends(gathering, "_divisions", 4_000)
+    # In slots 1 and 2. The last place of a chunk may go on, and is put in order by itself.
+    chunks = chunks_of([("a", 1), ("a", 2), ("a", 3), ("bb", 1)], 10)
+    _, report = Line(Acts, str(tmp_path)).batch(chunks, due=False)
+    busy_ns = {slot.slot: slot.busy_ns for slot in report.slots}
+    assert report.busy_ns == 2 * 60_000 + 4_000
+    assert busy_ns == {1: report.busy_ns * 3 // 4, 2: report.busy_ns // 4}

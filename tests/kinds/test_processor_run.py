@@ -20,7 +20,12 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import StructType
 
-from braided.errors import CheckpointMismatchError, OperatorError, OutputSchemaError
+from braided.errors import (
+    CheckpointMismatchError,
+    OperatorError,
+    OutputSchemaError,
+    StateValueError,
+)
 from braided.kinds.processor.contents import ProcessorContents
 from braided.kinds.processor.handle import DriverHandle, ProcessorHandle
 from braided.store.durable.local_store import LocalStore
@@ -386,11 +391,11 @@ class Bad(StatefulProcessor):
         (lambda p, k: [Row(k=1, n=1)], OutputSchemaError, "column 'k': expected string, got 1"),
         (lambda p, k: [(1, 2)], OutputSchemaError, "must give out Rows with names"),
         (lambda p, k: None, OutputSchemaError, "returned NoneType"),
-        (lambda p, k: p.n.update((1 << 40, None)), OperatorError, "'n' takes int, not 1099"),
-        (lambda p, k: p.n.update((1,)), OperatorError, "2 fields are required while 1 values"),
-        (lambda p, k: p.n.update((1, Decimal("123.4"))), OperatorError, "'d' takes decimal"),
+        (lambda p, k: p.n.update((1 << 40, None)), StateValueError, "'n' takes int, not 1099"),
+        (lambda p, k: p.n.update((1,)), StateValueError, "2 fields are required while 1 values"),
+        (lambda p, k: p.n.update((1, Decimal("123.4"))), StateValueError, "'d' takes decimal"),
         (lambda p, k: p.n.update(1), OperatorError, r"'int' object is not iterable: .* \(1,\)"),
-        (lambda p, k: p.n.update("abc"), OperatorError, "2 fields .* counts as its characters"),
+        (lambda p, k: p.n.update("abc"), StateValueError, "2 fields .* counts as its characters"),
         (lambda p, k: p.items.put([]), OperatorError, "EMPTY_LIST_VALUE"),
         (lambda p, k: p.handle.getValueState("m", "n int"), OperatorError, "INVALID_HANDLE_STATE"),
         (lambda p, k: p.handle.registerTimer(1), OperatorError, "INVALID_TIME_MODE"),

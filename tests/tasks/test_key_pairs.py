@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -51,10 +52,10 @@ def _tag(text: str | None) -> bytes:
 
 
 def _counted(
-    rows: list[tuple[str, str | None]], setting: PairSetting, chunk: int = 100
+    rows: list[tuple[str, str | None]], setting: PairSetting, chunk: int = 100, batch: int = 0
 ) -> PairReport:
     """Rows of keys in their order, in chunks that go across the borders of keys."""
-    pairs, before = KeyPairs(setting), None
+    pairs, before = KeyPairs(setting, batch), None
     for position, (key, _) in enumerate(rows):
         if key != before:
             pairs.opened(key.encode(), position)
@@ -142,6 +143,29 @@ def test_a_sample_is_like_all_rows_and_the_same_every_time() -> None:
     assert 64 <= len(counts.held) <= 128
 
 
+def test_the_same_rows_are_chosen_however_small_the_chunks_are() -> None:
+    chance = Random(5)
+    rows = sorted((f"k{chance.randrange(60):02d}", f"t{chance.randrange(9)}") for _ in range(9_000))
+    setting = PairSetting((TARGET,), every=16)
+    whole = _counted(rows, setting, 9_000)
+    assert whole.total > 400
+    assert all(_counted(rows, setting, chunk) == whole for chunk in (1, 7, 24, 1000))
+
+
+def test_keys_with_few_rows_are_chosen_in_one_batch_or_another() -> None:
+    # Each has its rows at the same positions in every batch, as in a stream that changes little.
+    rows = [(f"k{n // 4:03d}", "t") for n in range(2_000)]
+    counted: Counter[bytes] = Counter()
+    for batch in range(200):
+        counts = _counted(rows, PairSetting((TARGET,), every=16), 2_000, batch).decode()
+        for (a, _), weight in zip(counts.pairs.tolist(), counts.weight.tolist(), strict=True):
+            counted[counts.here[a]] += int(weight)
+        counted.update(counts.here[a] for a, _ in counts.held.tolist())
+    assert len(counted) == 500
+    assert counted.total() == pytest.approx(200 * 2_000 / 16, rel=0.05)
+    assert max(counted.values()) < 4 * counted.total() / 500
+
+
 def test_keys_of_several_columns_and_all_simple_types_are_counted() -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.float64()), ("c", pa.timestamp("us", "UTC"))])
     assert can_be_counted(schema)
@@ -160,6 +184,20 @@ def test_keys_of_several_columns_and_all_simple_types_are_counted() -> None:
     (report,) = pairs.reports()
     assert set(report.there) <= set(KeyCodec(schema).encode_batch(chunk.columns))
     assert sum(report.decode().weight) + len(report.held) // 8 * report.held_weight == 20
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_floats_that_are_one_key_are_one_pair(kind: pa.DataType) -> None:
+    bits = np.array([0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000], np.uint64)
+    values = [0.0, -0.0, *bits.view(np.float64).tolist(), None] * 8
+    chunk = pa.RecordBatch.from_arrays([pa.array(values, kind, from_pandas=False)], names=["x"])
+    pairs = KeyPairs(PairSetting((PairTarget("next", (0,), pa.schema([("x", kind)])),), every=1))
+    pairs.opened(b"here", 0)
+    pairs.emitted(chunk, 0)
+    (report,) = pairs.reports()
+    counts = report.decode()
+    assert len(report.there) == len(counts.pairs) == 3
+    assert sum(counts.weight) + counts.held_weight * len(counts.held) == len(values)
 
 
 def test_keys_that_give_out_nothing_are_not_kept() -> None:

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.conversion import ArrowTableToRowsConversion
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -44,6 +43,7 @@ from pyspark.sql.types import (
 )
 
 from braided.errors import OutputSchemaError, UnsupportedError
+from braided.spark.arrow_types import to_arrow_schema
 from braided.tasks.output import OutputEncoder
 from braided.tasks.rows import RowFactory
 
@@ -104,7 +104,7 @@ def test_what_goes_out_comes_in_again(data: st.DataObject) -> None:
     column = data.draw(st.lists(st.none() | values, max_size=6))
     schema = one(kind)
     batch = OutputEncoder(schema, "op").encode([(value,) for value in column])
-    assert batch.schema.types == to_arrow_schema(schema, timezone="UTC").types
+    assert batch.schema.types == to_arrow_schema(schema).types
     rows = RowFactory(schema).rows(batch)
     assert [row.value for row in rows] == column
     assert [type(row.value) for row in rows] == [type(value) for value in column]

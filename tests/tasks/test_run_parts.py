@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from pathlib import Path
+from time import process_time_ns
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.channel_state import SnapshotLimits
 from braided.store.slots.key_codec import KeyCodec
 from braided.store.slots.layout import timer_suffix
+from braided.tasks import slot_meter
 from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.emitter import Emitter, WaitingRows
@@ -100,13 +102,64 @@ def test_time_is_shared_by_rows_and_none_is_lost_between_slots() -> None:
     meter = SlotMeter()
     meter.charge([(1, 3), (2, 1)], 400)
     assert meter.busy_ns == {1: 300, 2: 100}
+    # A slot without rows, in which timers fired say, is written like any other.
+    meter.charge([(1, 3), (3, 0)], 400)
+    assert meter.busy_ns == {1: 600, 2: 100, 3: 100}
     meter.enter(1)
     meter.enter(2)
     meter.waited_ns += 10**12  # somebody else's
     meter.leave()
     meter.leave()
-    assert meter.busy_ns[1] > 300 and meter.busy_ns[2] < 100
+    assert meter.busy_ns[1] > 600 and meter.busy_ns[2] < 100
     assert meter.rows == {1: 0, 2: 0}
+
+
+@pytest.mark.parametrize(
+    ("used_ns", "queued_ns", "waited_ns", "needed_ns"),
+    [
+        (300, 700, 0, 1000),  # it computes, and others keep the cores busy
+        (300, 0, 0, 300),  # it sleeps for the rest
+        (50, 500, 0, 100),  # it sleeps, and has to queue whenever it wakes: a tenth of half of it
+        (300, 900, 0, 1000),
+        (200, 0, 500, 200),
+        (900, 0, 500, 500),  # also while it waited for rows, which is no work
+        (0, 0, 1000, 0),
+    ],
+)
+def test_who_has_to_queue_for_a_core_needs_it_all_the_same(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    used_ns: int,
+    queued_ns: int,
+    waited_ns: int,
+    needed_ns: int,
+) -> None:
+    counted, now_ns, cpu_ns = tmp_path / "schedstat", [10**6], [10**5]
+    counted.write_text("100000 5000 3\n")
+    monkeypatch.setattr(slot_meter, "_SCHEDSTAT", str(counted))
+    monkeypatch.setattr(slot_meter, "perf_counter_ns", lambda: now_ns[0])
+    monkeypatch.setattr(slot_meter, "process_time_ns", lambda: cpu_ns[0])
+    meter = SlotMeter()
+    now_ns[0] += 1000
+    cpu_ns[0] += used_ns
+    meter.waited_ns += waited_ns
+    counted.write_text(f"200000 {5000 + queued_ns} 7\n")
+    assert meter.cpu_ns() == needed_ns
+
+
+@pytest.mark.parametrize("found", [None, "", "nothing"])
+def test_where_nobody_counts_the_queue_the_time_on_a_core_is_what_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str | None
+) -> None:
+    if found is not None:
+        (tmp_path / "schedstat").write_text(found)
+    monkeypatch.setattr(slot_meter, "_SCHEDSTAT", str(tmp_path / "schedstat"))
+    meter = SlotMeter()
+    begun_ns = process_time_ns()
+    while process_time_ns() - begun_ns < 5_000_000:
+        pass
+    used_ns = process_time_ns() - begun_ns
+    assert used_ns <= meter.cpu_ns() < 1.5 * used_ns
 
 
 @pytest.mark.parametrize("keep_order", [False, True])
@@ -115,7 +168,9 @@ def test_output_leaves_with_the_tags_of_its_rows(tmp_path: Path, keep_order: boo
         emitter = Emitter(_spec(tmp_path, keep_order))
         # Two chunks, as an encoder may make of rows that do not go together.
         waiting = WaitingRows(
-            emitter, lambda rows: (pa.record_batch({"v": part}) for part in (rows[:1], rows[1:]))
+            emitter,
+            lambda rows: (pa.record_batch({"v": part}) for part in (rows[:1], rows[1:])),
+            SlotMeter(),
         )
         waiting.rows += values
         waiting.tags += [(0, value, 7) for value in values] if keep_order else []

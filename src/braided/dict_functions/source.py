@@ -15,6 +15,7 @@ import types
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from braided.errors import OperatorDefinitionError
@@ -91,19 +92,25 @@ def definition_of(function: Any) -> Definition:
             f"{where}: its source can't be read, and it is recognised by its source; put it into "
             "a file, or write a braided.Operator"
         )
-    flags = code.co_flags & _FUTURES
-    try:
-        tree = ast.parse(text)
-        compiled = compile(text, code.co_filename, "exec", flags=flags, dont_inherit=True)
-    except SyntaxError:
-        tree, compiled = ast.Module([], []), code.replace(co_consts=())
+    tree, compiled = _read(text, code.co_filename, code.co_flags & _FUTURES)
     path = next(_paths(tree, code), None)
-    if path is None or not any(code == other for other in _codes(compiled)):
+    if path is None or not any(code == other for other in compiled):
         raise OperatorDefinitionError(
             f"{where}: the file no longer has the code that is loaded; start again, so that what "
             "is read is what runs"
         )
     return Definition(function, typing.cast("ast.FunctionDef", path[-1]), tuple(path[:-1]))
+
+
+@lru_cache(maxsize=8)
+def _read(text: str, name: str, flags: int) -> tuple[ast.Module, tuple[types.CodeType, ...]]:
+    """The tree of a file and all code that is compiled of it, once for all functions in it."""
+    try:
+        tree = ast.parse(text)
+        compiled = compile(text, name, "exec", flags=flags, dont_inherit=True)
+    except SyntaxError:
+        return ast.Module([], []), ()
+    return tree, tuple(_codes(compiled))
 
 
 def enclosing_locals(function: types.FunctionType) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from braided.control.routing.table import RoutingTable
 from braided.flow.route import GroupingKeys, Route
+from braided.spark.plan_top import PlanTop, PlanTops
 from braided.spark.sql_text import quoted
 from braided.tasks.columns import PLACE, order_columns
 from braided.tasks.packing import PackedProgram
@@ -17,6 +18,8 @@ from braided.tasks.stage import KeyedStage, StageInput, StageSetting
 from braided.tasks.task import ChannelTask
 
 __all__ = ["RoutedStage"]
+
+_Asked: TypeAlias = tuple[RoutingTable, tuple[str, ...], bool, bool]
 
 
 class RoutedStage(KeyedStage):
@@ -40,15 +43,46 @@ class RoutedStage(KeyedStage):
         self._keys = keys
         self._input = input
         self._route = Route(keys, setting.meta.slots, setting.order, self.task_orders_rows)
+        self._planned: _Asked | None = None
+        """What the last plan was made for, but for the rows."""
+        self._top: PlanTop | None = None
+        """What it has put over them."""
+        self._tops: PlanTops | None = None
 
     def apply(self, rows: StageInput) -> DataFrame:
-        return self._mapped(self._route.apply(rows), rows)
+        asked = (rows.table, tuple(rows.admitted), rows.aged, rows.tagged)
+        again = self._planned == asked
+        if again and self._top is not None:
+            made = self._top.over(rows.frame)
+            if made is not None:
+                return made
+        made = self._mapped(self._route.apply(rows), rows)
+        # What comes twice will come again; a query of one batch has nothing compiled for it.
+        self._top = self._top_of(made, rows) if again else None
+        self._planned = asked
+        return made
+
+    def _top_of(self, made: DataFrame, rows: StageInput) -> PlanTop | None:
+        """What the stage has put over its rows, if the next batch can have it as it is: what is
+        placed on hosts is not planned by Spark, but made of the rows themselves.
+        """
+        if any(rows.table.hosts):
+            return None
+        if self._tops is None:
+            self._tops = PlanTops(made.sparkSession)
+        return self._tops.of(made, rows.frame)
+
+    @property
+    def takes_carry(self) -> bool:
+        return True
 
     @property
     def rows_are_counted(self) -> bool:
         return True
 
     def counted(self, frame: DataFrame, table: RoutingTable) -> DataFrame:
+        if self._planned is not None and self._planned[0].assigned != table.assigned:
+            self._planned = None  # the route lets go of what the plan looks keys up in
         return self._route.counted(frame, table)
 
     def _task(self, keep_order: bool) -> tuple[ChannelTask, list[str]]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from braided.errors import OperatorDefinitionError
+from braided.operator.class_statement import FieldsType
 from braided.operator.hints import field_hints
 from braided.operator.merging import Merged, MergeField
 from braided.operator.params import check_name, check_param, is_param, params_of
@@ -49,24 +50,20 @@ _RESERVED = {
 }
 
 
-class ColumnOperatorType(type):
+class ColumnOperatorType(FieldsType):
     """Turns annotated fields into columns, and refuses a class that can't run at its definition."""
 
     _fields: tuple[ColumnField, ...]
-    _params: dict[str, Any]
     _merges: dict[str, MergeField]
 
-    def __new__(
-        mcs, name: str, bases: tuple[type, ...], space: dict[str, Any], *, abstract: bool = False
-    ) -> ColumnOperatorType:
-        if not any(isinstance(base, ColumnOperatorType) for base in bases):
-            return super().__new__(mcs, name, bases, space)  # ColumnOperator itself
-        if "__qualname__" not in space:
-            # cloudpickle is rebuilding a class that was checked where it was defined.
-            return super().__new__(mcs, name, bases, {**space, "__slots__": ()})
-        for taken, instead in _RESERVED.items():
-            if taken in space:
-                raise OperatorDefinitionError(f"{name} defines {taken}: {instead}")
+    @classmethod
+    def _reserved(mcs) -> Mapping[str, str]:
+        return _RESERVED
+
+    @classmethod
+    def _define(
+        mcs, name: str, bases: tuple[type, ...], space: dict[str, Any], abstract: bool
+    ) -> Any:
         hints = field_hints(name, space)
         params = params_of(name, bases, space, hints, _OWN_NAMES)
         fields: dict[str, ColumnField] = {}
@@ -77,25 +74,13 @@ class ColumnOperatorType(type):
         merges |= {key: value.how for key, value in space.items() if isinstance(value, Merged)}
         fields |= {field.name: field for field in _own_fields(name, space, hints)}
         kept = {key: value for key, value in space.items() if key not in fields}
-        cls = super().__new__(mcs, name, bases, {**kept, "__slots__": ()})
+        cls = type.__new__(mcs, name, bases, {**kept, "__slots__": ()})
         cls._params, cls._merges = params, merges
         if hasattr(cls, "onDue"):
             fields[DUE] = ColumnField(DUE, DUE_TYPE, None)
         cls._fields = tuple(fields.values())
         _check(cls, abstract)
         return cls
-
-    def __init__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any], **_: Any) -> None:
-        super().__init__(name, bases, space)
-
-    def check_params(cls) -> None:
-        """Refuses a class that has a parameter without a value."""
-        for name in cls._params:
-            if not hasattr(cls, name):
-                raise OperatorDefinitionError(
-                    f"{cls.__name__}.{name} has no value; give it one with "
-                    f"{cls.__name__}.with_({name}=...), or a default in the class"
-                )
 
 
 class ColumnOperator(metaclass=ColumnOperatorType):

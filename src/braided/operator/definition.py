@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
 from braided.errors import OperatorDefinitionError
+from braided.operator.class_statement import FieldsType
 from braided.operator.hints import field_hints
 from braided.operator.merging import Merged, MergeField, merge_fields
 from braided.operator.params import check_name, check_param, is_param, params_of
@@ -47,21 +48,17 @@ HOOKS = ("onRow", "onBatch", "onLeft", "onRight", "onTimer")
 TASK_HOOKS = ("onOpen", "onClose")
 
 
-class OperatorType(type):
+class OperatorType(FieldsType):
     """Turns annotated fields into state, and refuses a class that can't run when it is defined."""
 
-    def __new__(
-        mcs, name: str, bases: tuple[type, ...], space: dict[str, Any], *, abstract: bool = False
-    ) -> OperatorType:
-        if not any(isinstance(base, OperatorType) for base in bases):
-            return super().__new__(mcs, name, bases, space)  # Operator itself
-        if "__qualname__" not in space:
-            # No class statement: cloudpickle is rebuilding a class that was checked where it was
-            # defined. Fields and methods are set as attributes afterwards.
-            return super().__new__(mcs, name, bases, {**space, "__slots__": ()})
-        for taken, instead in _RESERVED.items():
-            if taken in space:
-                raise OperatorDefinitionError(f"{name} defines {taken}: {instead}")
+    @classmethod
+    def _reserved(mcs) -> Mapping[str, str]:
+        return _RESERVED
+
+    @classmethod
+    def _define(
+        mcs, name: str, bases: tuple[type, ...], space: dict[str, Any], abstract: bool
+    ) -> Any:
         hints = field_hints(name, space)
         params = params_of(name, bases, space, hints, _OWN_NAMES)
         merges = _merges_of(bases, space)
@@ -70,7 +67,7 @@ class OperatorType(type):
         kept = {key: value for key, value in space.items() if key not in fields}
         _refuse_shared(name, kept, params)
         kept["__slots__"] = ()
-        cls = super().__new__(mcs, name, bases, kept)
+        cls = type.__new__(mcs, name, bases, kept)
         cls._fields = tuple(fields.values())
         cls._params = params
         cls._merges = merges
@@ -79,24 +76,11 @@ class OperatorType(type):
         _check(cls, abstract)
         return cls
 
-    def __init__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any], **_: Any) -> None:
-        super().__init__(name, bases, space)
-
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         cls.check_params()
         return type.__call__(_seal(cls), *args, **kwargs)
 
-    def check_params(cls) -> None:
-        """Refuses a class that has a parameter without a value."""
-        for name in cls._params:
-            if not hasattr(cls, name):
-                raise OperatorDefinitionError(
-                    f"{cls.__name__}.{name} has no value; give it one with "
-                    f"{cls.__name__}.with_({name}=...), or a default in the class"
-                )
-
     _fields: tuple[Field, ...]
-    _params: dict[str, Any]
     _merges: dict[str, MergeField]
 
 

@@ -121,8 +121,8 @@ class CarriedColumns:
         return pa.RecordBatch.from_arrays([*order, *chunk.columns], names=names)
 
 
-def write_carry(df: DataFrame, store: Store, name: str, operator: str) -> CarryFile | None:
-    """Keeps the rows of a DataFrame of one partition for the next batch; None if it has none."""
+def write_carry(df: DataFrame, store: Store, name: str, operator: str) -> list[CarryFile]:
+    """Keeps the rows of a DataFrame for the next batch, those of each partition in a file."""
 
     def write(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         kept = (chunk for chunk in chunks if chunk.num_rows)
@@ -135,7 +135,7 @@ def write_carry(df: DataFrame, store: Store, name: str, operator: str) -> CarryF
         yield pa.RecordBatch.from_arrays(list(map(pa.array, columns)), ["name", "digest", "rows"])
 
     written = df.mapInArrow(write, "name string, digest string, rows long").collect()
-    return CarryFile(operator=operator, **written[0].asDict()) if written else None
+    return [CarryFile(operator=operator, **file.asDict()) for file in written]
 
 
 def _write(files: Store, name: str, operator: str, chunks: Iterator[pa.RecordBatch]) -> CarryFile:
@@ -179,10 +179,13 @@ def read_carry(
     def read(chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for chunk in chunks:
             for number in chunk.column(0).to_pylist():
-                yield from _read_one(store, files[number].name, files[number].digest)
+                for file in files[number : number + 1]:
+                    yield from _read_one(store, file.name, file.digest)
 
-    # A partition for each file, made without a job or a shuffle of its own.
-    return spark.range(0, len(files), 1, len(files)).mapInArrow(read, schema)
+    # A partition for each file, made without a job or a shuffle of its own; one without rows for
+    # no file, because Spark makes no tasks for what it knows to be empty.
+    parts = max(1, len(files))
+    return spark.range(0, parts, 1, parts).mapInArrow(read, schema)
 
 
 def _read_one(files: Store, name: str, digest: str) -> Iterator[pa.RecordBatch]:

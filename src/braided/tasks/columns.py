@@ -13,6 +13,8 @@ All are `bigint`, except for the grouping columns:
 from __future__ import annotations
 
 __all__ = [
+    "FED_SEQUENCE",
+    "FED_SEQUENCES",
     "PLACE",
     "PLACE_SHIFT",
     "TIMER_SEQUENCE",
@@ -26,6 +28,14 @@ PLACE_SHIFT = 45
 """A place is slot * 2^45 plus 45 bits of the key's hash; 2^18 slots keep it positive."""
 TIMER_SEQUENCE = 1 << 62
 """Rows that a timer gives out come after all rows of their batch."""
+FED_SEQUENCE = -(1 << 62)
+"""Rows that an operator sends back are numbered from here: before all that were taken in with the
+batch and left for the next one, and never beside one of them.
+"""
+FED_SEQUENCES = 1 << 33
+"""So many numbers has each place of a flow where rows are sent back; Spark numbers the rows of a
+partition with 33 bits.
+"""
 
 
 def order_columns(count: int) -> list[str]:

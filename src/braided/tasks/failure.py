@@ -6,11 +6,10 @@ line of JSON in that text and is raised again by the driver as what it was.
 
 from __future__ import annotations
 
-import inspect
 import re
 import traceback
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -25,14 +24,15 @@ from braided.errors import (
 )
 
 __all__ = [
+    "Words",
     "diverted",
     "from_worker",
     "is_interrupt",
     "is_lost_worker",
     "located",
     "operator_failure",
-    "source_of",
     "to_text",
+    "user_lines",
 ]
 
 _LONGEST = 500
@@ -47,7 +47,10 @@ _INTERRUPT = re.compile(
 )
 
 
-_Value = TypeVar("_Value", bound=OutputSchemaError | StateValueError)
+class Words(str):
+    """What stands in an error where a row would, and is shown without quotes."""
+
+    __repr__ = str.__str__
 
 
 class _Parcel(msgspec.Struct):
@@ -59,38 +62,26 @@ def operator_failure(
     error: Exception, operator: str, key: Any, row: Any, batch: int, advice: str | None
 ) -> OperatorError:
     """The error of user code that raised: where, with what, and its own lines of the traceback."""
-    if isinstance(row, pa.Table):
-        row = f"{row.num_rows} rows, the first {row.slice(0, 1).to_pylist()}"
     return OperatorError(
         f"operator {operator!r} raised {type(error).__name__}: {_short(error)}\n"
         + (f"  {advice}\n" if advice else "")
         + f"  key:   {_short(key)}\n"
-        f"  row:   {_short(row)}\n"
+        f"  row:   {_short(_shown(row))}\n"
         f"  batch: {batch}, which is not committed: fix the operator and start the query again\n"
-        f"{_user_lines(error)}"
+        f"{user_lines(error)}"
     )
 
 
-def source_of(code: Any) -> str:
-    """Where a class or function of a user's is written, as a line to be added to an error; empty
-    if nobody knows.
-    """
-    try:
-        file, (_, line) = inspect.getsourcefile(code), inspect.getsourcelines(code)
-    except (OSError, TypeError):
-        return ""
-    return f'\n  File "{file}", line {line}, in {code.__qualname__}'
-
-
-def located(error: _Value, key: Any, row: Any, batch: int, source: str) -> _Value:
+def located(
+    error: OutputSchemaError | StateValueError, key: Any, row: Any, batch: int, lines: str
+) -> OutputSchemaError | StateValueError:
     """An error in what user code gave out or put into its state, with where and with what."""
-    if isinstance(row, pa.Table):
-        row = f"{row.num_rows} rows, the first {row.slice(0, 1).to_pylist()}"
-    told = type(error)(
+    kind = StateValueError if isinstance(error, StateValueError) else OutputSchemaError
+    told = kind(
         f"{error}\n  key:   {_short(key)}\n"
-        + ("" if row is None else f"  row:   {_short(row)}\n")
+        + ("" if row is None else f"  row:   {_short(_shown(row))}\n")
         + f"  batch: {batch}, which is not committed: fix the operator and start the query again"
-        + source
+        + (f"\n{lines}" if lines else "")
     )
     told.is_located = True
     return told
@@ -99,21 +90,32 @@ def located(error: _Value, key: Any, row: Any, batch: int, source: str) -> _Valu
 def diverted(error: Exception) -> str:
     """An error as the dead letters tell it."""
     said = f"{type(error).__name__}: {_short(error)}"
-    return "\n".join(filter(None, (said, _user_lines(error))))
+    return "\n".join(filter(None, (said, user_lines(error))))
 
 
 _HOME = Path(__file__).parents[1]
-_BETWEEN = tuple(str(_HOME / each) for each in ("kinds/", "tasks/", "dict_functions/decorator.py"))
+_BETWEEN = (
+    *(f"{_HOME / each}" for each in ("kinds", "store", "tasks", "dict_functions/decorator.py")),
+    "<codec of ",
+)
 """Files of ours between Spark and a user's code, whose lines are of no help to the user."""
 
 
-def _user_lines(error: Exception) -> str:
+def user_lines(error: BaseException) -> str:
+    """The lines of a user's code that an error came by, as a traceback has them."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_BETWEEN)
     ]
     return "".join(traceback.format_list(frames)).rstrip()
+
+
+def _shown(row: Any) -> Any:
+    if not isinstance(row, pa.Table):
+        return row
+    [first] = row.slice(0, 1).to_pylist() or [None]
+    return first if row.num_rows == 1 else Words(f"{row.num_rows} rows, the first {first}")
 
 
 def _short(value: Any) -> str:

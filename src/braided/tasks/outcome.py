@@ -21,6 +21,8 @@ class CutAsked:
     why: str
     after_s: float
     """How long its tasks had been running."""
+    asked_s: float
+    """When that was, on the driver's clock that only goes forward."""
     rebalances: bool
     """Whether the rows that are left are to have a better table."""
 

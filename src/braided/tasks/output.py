@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.conversion import LocalDataToArrowConversion
-from pyspark.sql.pandas.types import _deduplicate_field_names, to_arrow_schema
+from pyspark.sql.pandas.types import _deduplicate_field_names
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -46,7 +46,7 @@ from pyspark.sql.types import (
 )
 
 from braided.errors import OutputSchemaError, UnsupportedError
-from braided.tasks.failure import source_of
+from braided.spark.arrow_types import to_arrow_schema
 
 __all__ = ["OutputEncoder"]
 
@@ -56,8 +56,7 @@ _NONE = type(None)
 class OutputEncoder:
     """Encodes the output of one operator."""
 
-    def __init__(self, schema: StructType, operator: str, code: Any = None) -> None:
-        """`code` is the class or function that gives it out, for errors."""
+    def __init__(self, schema: StructType, operator: str) -> None:
         for field in schema.fields:
             if _has_type(field.dataType, (YearMonthIntervalType, CalendarIntervalType)):
                 raise UnsupportedError(
@@ -66,14 +65,13 @@ class OutputEncoder:
                 )
         self.schema = schema
         self.operator = operator
-        self._code = code
         self.names: list[str] = schema.names
         plain = [
             StructField(f.name, _deduplicate_field_names(f.dataType), f.nullable)
             for f in schema.fields
         ]
         # UTC is what Spark's side of mapInArrow reads timestamps as.
-        self.arrow_schema: pa.Schema = to_arrow_schema(StructType(plain), timezone="UTC")
+        self.arrow_schema: pa.Schema = to_arrow_schema(StructType(plain))
         self._columns = [
             _Column(self, field, arrow.type)
             for field, arrow in zip(schema.fields, self.arrow_schema, strict=True)
@@ -84,6 +82,8 @@ class OutputEncoder:
             isinstance(f.dataType, ArrayType | MapType | StructType | UserDefinedType)
             for f in schema.fields
         )
+        self.lasting: type | None = None if self._nested else tuple
+        """The type of rows that nobody can change, so that they need not be detached, if any."""
 
     def detach(self, row: Any) -> Any:
         """The row as it is now, for a time after the operator has gone on.
@@ -99,7 +99,25 @@ class OutputEncoder:
         return tuple(row) if kind is list else row
 
     def encode(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        """Rows (dicts and Rows by name; tuples and lists by position) as one batch."""
+        """Rows (dicts and Rows by name; tuples and lists by position) as one batch. The error of
+        one that does not fit says which.
+        """
+        try:
+            return self._encode(rows)
+        except OutputSchemaError as error:
+            if len(rows) > 1:
+                wrong = (i for i, row in enumerate(rows) if not self._fits(row))
+                error.index = next(wrong, 0)
+            raise
+
+    def _fits(self, row: Any) -> bool:
+        try:
+            self._encode([row])
+        except OutputSchemaError:
+            return False
+        return True
+
+    def _encode(self, rows: Sequence[Any]) -> pa.RecordBatch:
         width = len(self.names)
         kinds = set(map(type, rows))
         if not kinds <= {tuple, list}:
@@ -110,16 +128,9 @@ class OutputEncoder:
         if not set(map(len, rows)) <= {width}:
             wrong = next(row for row in rows if len(row) != width)
             raise self._refused(f"gave a row of {len(wrong)} values {_short(wrong)}")
-        try:
-            arrays = [
-                column.encode(list(map(itemgetter(i), rows)))
-                for i, column in enumerate(self._columns)
-            ]
-        except _Unfit as unfit:
-            row = dict(zip(self.names, rows[unfit.index], strict=True))
-            error = OutputSchemaError(f"{unfit}\n  row:   {_short(row)}{source_of(self._code)}")
-            error.is_located = True
-            raise error from None
+        arrays = [
+            column.encode(list(map(itemgetter(i), rows))) for i, column in enumerate(self._columns)
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
 
     def check(self, rows: Sequence[Any]) -> None:
@@ -181,14 +192,6 @@ class OutputEncoder:
         )
 
 
-class _Unfit(OutputSchemaError):
-    """What does not fit, and in which of the rows."""
-
-    def __init__(self, what: str, index: int) -> None:
-        super().__init__(what)
-        self.index = index
-
-
 class _Column:
     """Encodes the values of one output column."""
 
@@ -225,7 +228,7 @@ class _Column:
                 ) from None
         try:
             self._check_nulls(column)
-        except _Unfit as unfit:
+        except OutputSchemaError as unfit:
             raise OutputSchemaError(f"{unfit}, in row {unfit.index} of a table") from None
         return column
 
@@ -237,8 +240,10 @@ class _Column:
                 f"schema declares {self._kind.simpleString()} not null",
             )
 
-    def _at(self, index: int, what: str) -> _Unfit:
-        return _Unfit(what, index)
+    def _at(self, index: int, what: str) -> OutputSchemaError:
+        error = OutputSchemaError(what)
+        error.index = index
+        return error
 
     def _refused(self, values: Sequence[Any], error: Exception) -> OutputSchemaError:
         """Names the first value that fails by itself: the error for a whole column names none."""

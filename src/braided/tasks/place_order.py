@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from braided.tasks.slot_meter import SlotMeter
 from braided.tasks.sorted_runs import SortedRuns
 
 __all__ = ["PlaceOrder"]
@@ -27,10 +28,13 @@ MEMORY_BYTES = 64 << 20
 class PlaceOrder:
     """Takes chunks of order columns, rows and places, the latter sorted."""
 
-    def __init__(self, order: int, keep_order: bool) -> None:
-        """`order`: how many order columns there are, which stay only if they are to be kept."""
+    def __init__(self, order: int, keep_order: bool, meter: SlotMeter | None = None) -> None:
+        """`order`: how many order columns there are, which stay only if they are to be kept.
+        `meter`: that of the task, whose work it is to put them in order.
+        """
         self._order = order
         self._keep_order = keep_order
+        self._meter = SlotMeter() if meter is None else meter
 
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held: list[pa.RecordBatch] = []
@@ -59,12 +63,13 @@ class PlaceOrder:
 
     def _given(self, chunks: list[pa.RecordBatch]) -> pa.RecordBatch:
         """Chunks, whose places ascend, as one in order."""
-        chunk = chunks[0] if len(chunks) == 1 else pa.concat_batches(chunks)
-        order = [chunk.column(i).to_numpy() for i in range(self._order)]
-        kept = self._kept(chunk)
-        if not _descends(order, _places(chunk)).any():
-            return kept
-        return kept.take(pa.array(np.lexsort([*reversed(order), _places(chunk)])))
+        with self._meter.ahead():
+            chunk = chunks[0] if len(chunks) == 1 else pa.concat_batches(chunks)
+            order = [chunk.column(i).to_numpy() for i in range(self._order)]
+            kept = self._kept(chunk)
+            if not _descends(order, _places(chunk)).any():
+                return kept
+            return kept.take(pa.array(np.lexsort([*reversed(order), _places(chunk)])))
 
     def _kept(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
         if self._keep_order:
@@ -80,16 +85,22 @@ class PlaceOrder:
         """
         place, rest = _places(held[0])[0], None
         with SortedRuns(self._order, held[0].schema, MEMORY_BYTES) as runs:
-            while held:
-                runs.add(held.pop(0))
+            with self._meter.ahead():
+                while held:
+                    runs.add(held.pop(0))
             while rest is None and (chunk := next(chunks, None)) is not None:
                 end = int(np.searchsorted(_places(chunk), place, side="right"))
-                runs.add(chunk.slice(0, end))
+                with self._meter.ahead():
+                    runs.add(chunk.slice(0, end))
                 if end < chunk.num_rows:
                     rest = chunk.slice(end)
-            for piece in runs.merged():
+            pieces = runs.merged()
+            while True:
+                with self._meter.ahead():
+                    piece = next(pieces, None)
+                if piece is None:
+                    return rest
                 yield self._kept(piece)
-        return rest
 
 
 def _places(chunk: pa.RecordBatch) -> npt.NDArray[np.int64]:

@@ -90,7 +90,7 @@ class ChannelReport(msgspec.Struct, frozen=True):
     holds_watermark: bool = False
     """Whether the watermark stayed, for it, where it was in the batch before."""
     cpu_ns: int | None = None
-    """The time in which the task needed a core."""
+    """The part of its work in which the task needs a core, whether or not it got one at once."""
     rows_updated: int = 0
     """Rows of state that it wrote; those of timers are none."""
     rows_removed: int = 0

@@ -32,13 +32,13 @@ class ChannelMoves(NamedTuple):
     """Keys that leave its slots."""
 
 
-class _Columns(msgspec.Struct, frozen=True, array_like=True):
+class _MoveColumns(msgspec.Struct, frozen=True, array_like=True):
     keys: list[bytes]
     donors: bytes
     takers: bytes
 
 
-_decode = msgspec.msgpack.Decoder(tuple[_Columns, _Columns]).decode
+_decode = msgspec.msgpack.Decoder(tuple[_MoveColumns, _MoveColumns]).decode
 
 
 class ShippedMoves(ShippedParts, frozen=True, omit_defaults=True):
@@ -94,10 +94,10 @@ def guest_slots(moves: KeyMoves, table: RoutingTable) -> np.ndarray[tuple[int], 
     return np.unique(moves.donors[away])
 
 
-def _columns(moves: KeyMoves) -> _Columns:
-    return _Columns(moves.keys.to_pylist(), moves.donors.tobytes(), moves.takers.tobytes())
+def _columns(moves: KeyMoves) -> _MoveColumns:
+    return _MoveColumns(moves.keys.to_pylist(), moves.donors.tobytes(), moves.takers.tobytes())
 
 
-def _moves_of(columns: _Columns) -> KeyMoves:
+def _moves_of(columns: _MoveColumns) -> KeyMoves:
     donors, takers = (np.frombuffer(each, np.int32) for each in (columns.donors, columns.takers))
     return KeyMoves(pa.array(columns.keys, pa.binary()), donors, takers)

@@ -48,6 +48,8 @@ class BatchSpec(msgspec.Struct, frozen=True):
     """Slots with a timer that is due, by operator and channel."""
     cut: int | None
     """Rows for each channel to process; the rest is carried."""
+    holds_input: bool = False
+    """Whether rows that are new to the query are left for the next batch, all of them."""
     moves: dict[str, ShippedMoves] = {}
     """Keys that change slots, by operator."""
     split: dict[str, list[SplitKey]] = {}

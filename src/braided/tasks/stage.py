@@ -79,6 +79,13 @@ class KeyedStage:
         raise NotImplementedError
 
     @property
+    def takes_carry(self) -> bool:
+        """Whether rows that are new can wait for the next batch: its tasks do those of the carry by
+        themselves.
+        """
+        return False
+
+    @property
     def rows_are_counted(self) -> bool:
         """Whether the rows that its tasks get are those that arrive, so that who counts these by
         slot knows what its channels will have to do.

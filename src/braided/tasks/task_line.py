@@ -46,9 +46,9 @@ class TaskLine:
         self._begun_s = self._told_s = perf_counter()
         begins_late = line.is_stopped(batch.token)
         self._is_spared = begins_late and line.spares_later(batch.token)
-        self.holds_watermark = batch.cut is not None or begins_late
+        self.holds_watermark = batch.cut is not None or batch.holds_input or begins_late
         """Whether rows may have been left before this task: the batch was being ended when it
-        began.
+        began, or leaves its input.
         """
         self._tell(0, False)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 from braided.store.slots.layout import TIMER, timer_bound, timer_parts
@@ -10,7 +11,14 @@ from braided.tasks.channel import Channel
 from braided.tasks.columns import TIMER_SEQUENCE
 from braided.tasks.order import Tag, key_bits
 
-__all__ = ["BatchClock", "DueTimer", "clock_ms", "due_timers", "timer_tags"]
+__all__ = [
+    "BatchClock",
+    "DueTimer",
+    "clock_ms",
+    "due_timers",
+    "timer_tags",
+    "timers_by_slot",
+]
 
 _KEY_BITS = 44
 _NUMBER_BITS = 18
@@ -41,12 +49,22 @@ def due_timers(channel: Channel, now_ms: int) -> list[DueTimer]:
     names, by slot and then by time.
 
     A list, so that a timer that is set while these fire waits for the next batch: this one ends.
+    To look for them is work for all of these slots, and not for the one that had the last row.
     """
-    return [
-        (*timer_parts(suffix, value), number)
-        for number in channel.touched_slots()
-        for suffix, value in channel.state.slot(number).scan(TIMER, timer_bound(now_ms + 1))
-    ]
+    timers: list[DueTimer] = []
+    by_slot: dict[int, int] = {}
+    with channel.meter.sharing(by_slot.items()):
+        for number in channel.touched_slots():
+            found = channel.state.slot(number).scan(TIMER, timer_bound(now_ms + 1))
+            due = [(*timer_parts(suffix, value), number) for suffix, value in found]
+            by_slot[number] = len(due)
+            timers += due
+    return timers
+
+
+def timers_by_slot(timers: Iterable[DueTimer]) -> list[tuple[int, int]]:
+    """Slots, each with how many of these timers it has."""
+    return list(Counter(number for *_, number in timers).items())
 
 
 def timer_tags(timers: Sequence[DueTimer], order: int) -> list[tuple[Tag, int]]:

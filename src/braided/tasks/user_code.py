@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from braided.errors import BraidedError, OutputSchemaError, StateValueError
 from braided.tasks.channel import Channel
-from braided.tasks.failure import located, operator_failure, source_of
+from braided.tasks.failure import Words, located, operator_failure, user_lines
+from braided.tasks.user_lines import lines_of
 
 __all__ = ["UserCode", "UserRuntime"]
 
@@ -43,7 +44,9 @@ class UserCode:
     def failure(self, error: Exception, key: Any, row: Any) -> BraidedError:
         """What to raise for an error that came out of the code, or of what it gave."""
         if isinstance(error, OutputSchemaError | StateValueError) and not error.is_located:
-            return located(error, key, row, self._batch, source_of(self._runtime.code()))
+            field = error.field if isinstance(error, StateValueError) else None
+            lines = user_lines(error) or lines_of(self._runtime.code(), field)
+            return located(error, key, row, self._batch, lines)
         if isinstance(error, BraidedError):
             return error
         advice = self._runtime.advice(error)
@@ -53,13 +56,13 @@ class UserCode:
         try:
             self._runtime.start()
         except Exception as error:
-            raise self.failure(error, None, "onOpen, before the first key") from None
+            raise self.failure(error, None, Words("onOpen, before the first key")) from None
 
     def stop(self) -> None:
         try:
             self._runtime.stop()
         except Exception as error:
-            raise self.failure(error, None, "onClose, after the last key") from None
+            raise self.failure(error, None, Words("onClose, after the last key")) from None
 
     def abandon(self) -> None:
         """The task has failed, or nobody wants its output: lets go of what the code opened."""

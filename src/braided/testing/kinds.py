@@ -7,15 +7,16 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from braided.errors import DefinitionError
-from braided.kinds.columnar import step as columnar_step
+from braided.kinds.class_step import with_fields
 from braided.kinds.columnar import task as columnar_task
-from braided.kinds.operator import step as operator_step
 from braided.kinds.operator import task as operator_task
 from braided.operator.columns import ColumnOperator, column_codec
 from braided.operator.definition import Operator, state_codec
 from braided.store.codec_names import ARROW_FIELDS, RECORDS
 from braided.store.columnar.fields import DUE
+from braided.store.columnar.fields import evolve as evolve_columns
 from braided.store.history.manifest import OperatorMeta
+from braided.store.records.old_records import evolve
 from braided.tasks.spec import BatchSpec, TaskSpec
 from braided.tasks.task import TaskRun
 from braided.testing.rows import ColumnHarnessProgram, HarnessProgram
@@ -54,7 +55,7 @@ class _Operators:
         return state_codec(self._operator).describe()
 
     def continued(self, name: str, kept: OperatorMeta) -> OperatorMeta:
-        return operator_step.continued_fields(name, self._operator, kept)
+        return with_fields(kept, evolve(state_codec(self._operator), name, kept.history))
 
     def begin(self, spec: TaskSpec, program: Any, batch: BatchSpec) -> TaskRun:
         return operator_task.begin_run(spec, program, batch, 0)
@@ -77,7 +78,7 @@ class _ColumnOperators:
         return column_codec(self._operator).describe()
 
     def continued(self, name: str, kept: OperatorMeta) -> OperatorMeta:
-        return columnar_step.continued_fields(name, self._operator, kept)
+        return with_fields(kept, evolve_columns(column_codec(self._operator), name, kept.history))
 
     def begin(self, spec: TaskSpec, program: Any, batch: BatchSpec) -> TaskRun:
         return columnar_task.begin_run(spec, program, batch, 0)

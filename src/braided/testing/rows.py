@@ -62,7 +62,7 @@ class _ReadBack:
     def encoder(self) -> OutputEncoder:
         if self.output is ANYTHING:
             return _Anything(self.name)
-        return OutputEncoder(self.output, self.name, self.operator)
+        return OutputEncoder(self.output, self.name)
 
     def given(self, chunks: list[pa.RecordBatch]) -> list[Row]:
         """The rows of a batch, in the order of what caused them."""

@@ -18,16 +18,16 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructField, StructType, _parse_datatype_json_string
 
 from braided.control.routing.table import RoutingTable
 from braided.errors import UnsupportedError
 from braided.flow.route import Route
 from braided.kinds.aggregate.functions import ORDER, Call, Recipe, recipe_of
+from braided.spark.arrow_types import to_arrow_schema
 from braided.spark.catalyst import Catalyst, Exchange
 from braided.spark.sql_text import quoted
-from braided.store.aggregates.merge import Merger, Part
+from braided.store.aggregates.merge import ColumnGroup, Merger
 from braided.tasks.diverted import json_of
 
 __all__ = ["DECLARED_TIME", "Aggregation"]
@@ -182,12 +182,12 @@ class Aggregation:
 
     def _name_partials(self) -> None:
         partials: list[str] = []
-        parts: list[Part] = []
+        parts: list[ColumnGroup] = []
         labels: list[str] = []
         for (recipe, _), expression in zip(self._recipes, self._parts.functions, strict=True):
             partials += recipe.partials
             text = expression.sql()
-            parts += [Part(rule, columns, text) for rule, columns in recipe.rules]
+            parts += [ColumnGroup(rule, columns, text) for rule, columns in recipe.rules]
             several = len(recipe.partials) > 1
             labels += [
                 f"{text} {sql.partition('(')[0]}" if several else text for sql in recipe.partials
@@ -207,7 +207,7 @@ class Aggregation:
         if not partials:
             raise UnsupportedError("agg needs at least one aggregate")
         try:
-            kinds = to_arrow_schema(StructType(partials), timezone="UTC").types
+            kinds = to_arrow_schema(StructType(partials)).types
         except TypeError as error:
             raise UnsupportedError(f"agg: {error}") from None
         Merger(self.parts, kinds)

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, StructField, StructType
 
 from braided.flow.type_text import parse_type
+from braided.spark.arrow_types import to_arrow_schema
 from braided.store.aggregates.columns import StoredColumns
 from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta, OperatorVersion
@@ -27,7 +28,7 @@ class AggregateContents:
     def __init__(self, operator: str, meta: OperatorMeta) -> None:
         self._operator = operator
         fields = [StructField(label, parse_type(kind)) for label, _, kind in json.loads(meta.state)]
-        self._columns = StoredColumns(list(to_arrow_schema(StructType(fields), timezone="UTC")))
+        self._columns = StoredColumns(list(to_arrow_schema(StructType(fields))))
 
     @property
     def type(self) -> DataType:

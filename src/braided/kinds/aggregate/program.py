@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from braided.store.aggregates.columns import RecordCodec
-from braided.store.aggregates.merge import Merger, Part
+from braided.store.aggregates.merge import ColumnGroup, Merger
 from braided.store.slots.key_codec import KeyCodec
 
 __all__ = ["AggregateProgram"]
@@ -30,7 +30,7 @@ class AggregateProgram:
     key_names: tuple[str, ...]
     timed: bool
     """Whether the first column of keys tells event time."""
-    parts: tuple[Part, ...]
+    parts: tuple[ColumnGroup, ...]
     sub_keys: int
 
     @cached_property

@@ -10,8 +10,9 @@ through the records of the times that have passed.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from typing import Any
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,9 @@ __all__ = ["AggregateRun"]
 
 RECORDS_MAX = 32_768
 """Records that are given out in one chunk."""
+
+_OfSlot: TypeAlias = tuple[int, Iterator[tuple[bytes, bytes]]]
+"""A slot, and keys of it with their records, which are looked for one by one."""
 
 
 class AggregateRun:
@@ -205,59 +209,79 @@ class AggregateRun:
         """What the keys of one time start with."""
         return self._program.head + self._program.times.encode_batch([time])[0][1:]
 
-    def _evict(self) -> Iterator[tuple[bytes, bytes]]:
+    def _evict(self) -> Iterator[_OfSlot]:
         """Drops what the watermark has passed; gives it out where results are given when final."""
-        is_final = self._program.mode == "append"
         now_ms = clock_ms("EventTime", self.channel.batch)
         for ms, key, number in due_timers(self.channel, now_ms):
-            slot = self.channel.state.slot(number)
-            slot.delete(timer_suffix(ms, key)[0])
-            suffix, is_long = record_suffix(key)
-            if is_long:
-                value = slot.get(suffix)
-                records = [] if value is None else [(suffix, value)]
-            else:
-                records = list(slot.scan(suffix))
-            for suffix, value in records:
-                slot.delete(suffix)
-                if is_final:
-                    yield unwrap(suffix, value)
+            yield number, self._dropped(self.channel.state.slot(number), ms, key)
+
+    def _dropped(self, slot: SlotState, ms: int, key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        is_final = self._program.mode == "append"
+        slot.delete(timer_suffix(ms, key)[0])
+        suffix, is_long = record_suffix(key)
+        if is_long:
+            value = slot.get(suffix)
+            records = [] if value is None else [(suffix, value)]
+        else:
+            records = list(slot.scan(suffix))
+        for suffix, value in records:
+            slot.delete(suffix)
+            if is_final:
+                yield unwrap(suffix, value)
 
     # -- giving out ------------------------------------------------------------------------
 
-    def _later_records(self) -> Iterator[tuple[bytes, bytes]]:
+    def _later_records(self) -> Iterator[_OfSlot]:
         for number, keys in self._later.items():
-            for suffix, _ in map(record_suffix, keys):
-                value = self.channel.state.slot(number).get(suffix)
-                assert value is not None
-                yield unwrap(suffix, value)
+            yield number, self._records_of(self.channel.state.slot(number), keys)
 
-    def _all_records(self) -> Iterator[tuple[bytes, bytes]]:
+    def _records_of(self, slot: SlotState, keys: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        for suffix, _ in map(record_suffix, keys):
+            value = slot.get(suffix)
+            assert value is not None
+            yield unwrap(suffix, value)
+
+    def _all_records(self) -> Iterator[_OfSlot]:
         for number in self.channel.touched_slots():
-            for kind in (RECORD_LONG, RECORD):
-                for suffix, value in self.channel.state.slot(number).scan(kind):
-                    yield unwrap(suffix, value)
+            slot = self.channel.state.slot(number)
+            found = chain.from_iterable(map(slot.scan, (RECORD_LONG, RECORD)))
+            yield number, (unwrap(suffix, value) for suffix, value in found)
 
-    def _emit(self, records: Iterator[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
-        """Keys and their records as output."""
+    def _emit(self, slots: Iterator[_OfSlot]) -> Iterator[pa.RecordBatch]:
+        """Keys and their records as output. To look for them is work for their slot, and to encode
+        them for all that they are of.
+        """
+        meter = self.channel.meter
         keys: list[bytes] = []
         values: list[bytes] = []
-        for key, value in records:
-            keys.append(key)
-            values.append(value)
-            if len(keys) == RECORDS_MAX:
-                yield self._output_of_records(keys, values)
-                keys, values = [], []
+        counts: list[tuple[int, int]] = []
+        for number, records in slots:
+            meter.enter(number)
+            begin = len(keys)
+            for key, value in records:
+                keys.append(key)
+                values.append(value)
+                if len(keys) == RECORDS_MAX:
+                    counts.append((number, len(keys) - begin))
+                    yield self._output_of_records(keys, values, counts)
+                    keys, values, counts, begin = [], [], [], 0
+            if len(keys) > begin:
+                counts.append((number, len(keys) - begin))
+        meter.leave()
         if keys:
-            yield self._output_of_records(keys, values)
+            yield self._output_of_records(keys, values, counts)
 
-    def _output_of_records(self, keys: list[bytes], values: list[bytes]) -> pa.RecordBatch:
+    def _output_of_records(
+        self, keys: list[bytes], values: list[bytes], counts: list[tuple[int, int]]
+    ) -> pa.RecordBatch:
+        """`counts`: how many of them are of each slot."""
         program = self._program
-        decoded = program.keys.decode_batch(keys)
-        groups: list[Any] = [None] * len(decoded)
-        for column, i in zip(decoded, program.key_order, strict=True):
-            groups[i] = column
-        return self._output_of(groups, program.records.decode(values), keys)
+        with self.channel.meter.sharing(counts):
+            decoded = program.keys.decode_batch(keys)
+            groups: list[Any] = [None] * len(decoded)
+            for column, i in zip(decoded, program.key_order, strict=True):
+                groups[i] = column
+            return self._output_of(groups, program.records.decode(values), keys)
 
     def _output_of(
         self, groups: list[pa.Array], columns: list[Column], keys: list[bytes]

@@ -17,7 +17,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from braided.control.routing.table import RoutingTable
 from braided.flow.route import GroupingKeys, Route
@@ -25,6 +24,7 @@ from braided.kinds.aggregate.aggregation import Aggregation
 from braided.kinds.aggregate.functions import ORDER
 from braided.kinds.aggregate.program import AggregateProgram
 from braided.kinds.aggregate.task import AggregateSpec, AggregateTask
+from braided.spark.arrow_types import to_arrow_schema
 from braided.tasks.columns import PLACE, order_columns
 from braided.tasks.stage import KeyedStage, StageInput, StageSetting
 
@@ -66,7 +66,7 @@ class AggregateStage(KeyedStage):
     def _task(self, keep_order: bool) -> tuple[AggregateTask, list[str]]:
         aggregation = self._aggregation
         width = len(aggregation.groups)
-        schema = to_arrow_schema(aggregation.columns, timezone="UTC")
+        schema = to_arrow_schema(aggregation.columns)
         program = AggregateProgram(
             name=self._name,
             mode=self._mode,

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, StructType
 
 from braided.operator.columns import ColumnOperator, column_codec
+from braided.spark.arrow_types import to_arrow_schema
 from braided.store.columnar.fields import DUE, StoredRecords
 from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta, OperatorVersion
@@ -96,7 +97,7 @@ def state_of(
     records: dict[bytes, bytes] = {}
     for contents in read_records(store, name, version, range(version.meta.slots)).values():
         records.update(contents)
-    keys, rows = KeyCodec(to_arrow_schema(key, timezone="UTC")), RowFactory(key)
+    keys, rows = KeyCodec(to_arrow_schema(key)), RowFactory(key)
     columns, _ = codec.read(list(records.values()))
     table = pa.Table.from_arrays(columns, schema=codec.schema)
     fields = (table.drop_columns([DUE]) if DUE in codec.names else table).to_pylist()

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import ArrayType, DataType, FractionalType, IntegralType, StructType
 
 from braided.errors import DefinitionError, StateValueError
-from braided.flow.route import slot_sql
+from braided.kinds.class_first_state import FirstRecord, FirstStateWriter
 from braided.kinds.columnar.key_states import due_ms
 from braided.operator.columns import ColumnOperator, column_codec
-from braided.spark.sql_text import quoted
+from braided.spark.arrow_types import to_arrow_schema
 from braided.store.columnar.casting import exactly
 from braided.store.columnar.fields import DUE, ColumnField
-from braided.store.durable.store import Store
-from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.key_codec import KeyCodec
-from braided.store.slots.layout import record_suffix, timer_suffix, wrap
-from braided.tasks.failure import from_worker, to_text
-from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_slots
-from braided.tasks.rows import RowFactory
 
-__all__ = ["check_initial", "write_initial"]
-
-_SLOT = "__braided_slot"
+__all__ = ["ColumnsWriter", "check_initial"]
 
 
 def check_initial(initial: DataFrame, operator: type[ColumnOperator], key: StructType) -> None:
@@ -83,75 +72,24 @@ def _fits(wanted: DataType, given: DataType) -> bool:
     return any(isinstance(wanted, each) and isinstance(given, each) for each in families)
 
 
-def write_initial(
-    initial: DataFrame,
-    operator: type[ColumnOperator],
-    name: str,
-    key: StructType,
-    meta: OperatorMeta,
-    store: Store,
-    batch: int,
-) -> FirstState:
-    """Writes the state that an operator starts with; nothing counts before a manifest names it."""
-    keys = [quoted(column) for column in key.names]
-    slot = F.expr(f"int({slot_sql(keys, meta.slots)})").alias(_SLOT)
-    rest = [quoted(column) for column in initial.columns if column not in set(key.names)]
-    columns: list[str | Column] = [slot, *keys, *rest]
-    tasks = min(meta.slots, 4 * initial.sparkSession.sparkContext.defaultParallelism)
-    placed = initial.select(*columns).repartitionById(tasks, F.expr(f"{_SLOT} % {tasks}"))
-    write = _RecordsWriter(operator, name, key, store, batch)
-    try:
-        return first_state_of(placed.mapInArrow(write, RUN_SCHEMA).collect())
-    except PySparkException as error:
-        raise from_worker(error) or error from None
-
-
 @dataclass(frozen=True)
-class _RecordsWriter:
-    """What `mapInArrow` calls: the rows of some slots in, one snapshot out."""
+class ColumnsWriter(FirstStateWriter):
+    """Writes rows as records of a columnar operator's fields."""
 
-    operator: type[ColumnOperator]
-    name: str
-    key: StructType
-    store: Store
-    batch: int
-
-    def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            slots: dict[int, dict[bytes, bytes]] = {}
-            for chunk in chunks:
-                if chunk.num_rows:
-                    self._add(chunk, slots)
-            if slots:
-                path = f"state/{self.name}/{self.batch}-initial-{uuid.uuid4().hex[:12]}"
-                yield write_slots(self.store, path, slots)
-        except StateValueError as error:
-            raise RuntimeError(to_text(error)) from None
-
-    def _add(self, chunk: pa.RecordBatch, slots: dict[int, dict[bytes, bytes]]) -> None:
+    def records(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[FirstRecord]:
         codec, width = column_codec(self.operator), 1 + len(self.key.names)
-        key_codec = KeyCodec(to_arrow_schema(self.key, timezone="UTC"))
-        keys = key_codec.encode_batch(chunk.columns[1:width])
-        given = dict(zip(chunk.schema.names[width:], chunk.columns[width:], strict=True))
-        columns = [self._column(field, given, chunk.num_rows) for field in codec.fields]
-        records = codec.write(columns, chunk.num_rows).tolist()
-        dues = [due_ms(c) for f, c in zip(codec.fields, columns, strict=True) if f.name == DUE]
-        for i, (slot, key, record) in enumerate(
-            zip(chunk.column(0).to_pylist(), keys, records, strict=True)
-        ):
-            if record == codec.fresh:
-                continue  # a key that is as new has no state
-            content = slots.setdefault(slot, {})
-            suffix, is_long = record_suffix(key)
-            if suffix in content:
-                [shown] = RowFactory(self.key).rows_of(key_codec.decode_batch([key]))
-                raise StateValueError(
-                    f"initialState of operator {self.name!r} has two rows of key {shown!r}; a key "
-                    "has one state"
-                )
-            content[suffix] = wrap(key, record) if is_long else record
-            if dues and columns[-1][i].is_valid:
-                content.update([timer_suffix(int(dues[0][i]), key)])
+        key_codec = KeyCodec(to_arrow_schema(self.key))
+        for chunk in filter(len, chunks):
+            keys = key_codec.encode_batch(chunk.columns[1:width])
+            given = dict(zip(self.columns, chunk.columns[width:], strict=True))
+            columns = [self._column(field, given, chunk.num_rows) for field in codec.fields]
+            records = codec.write(columns, chunk.num_rows).tolist()
+            dues = [due_ms(c) for f, c in zip(codec.fields, columns, strict=True) if f.name == DUE]
+            slots = chunk.column(0).to_pylist()
+            for i, (slot, key, record) in enumerate(zip(slots, keys, records, strict=True)):
+                if record != codec.fresh:  # a key that is as new has no state
+                    is_due = bool(dues) and columns[-1][i].is_valid
+                    yield slot, key, record, [int(dues[0][i])] if is_due else []
 
     def _column(self, field: ColumnField, given: dict[str, pa.Array], count: int) -> pa.Array:
         """What was given; the default where that is nothing, or null."""

@@ -11,7 +11,7 @@ calls only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from time import perf_counter_ns
 
@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from braided.kinds.columnar.division import divisions
+from braided.tasks.slot_meter import SlotMeter
 
-__all__ = ["CALL_BYTES", "CALL_ROWS", "WholeKeys"]
+__all__ = ["CALL_BYTES", "CALL_ROWS", "ChunkGathering"]
 
 CALL_ROWS = 65_536
 CALL_BYTES = 64 << 20
@@ -32,12 +33,14 @@ _rows_of_newest: dict[str, int] = {}
 """Rows of a call that the newest task of an operator in this process came to."""
 
 
-class WholeKeys:
+class ChunkGathering:
     """Gathers the chunks of one task."""
 
-    def __init__(self, operator: str, can_stop: bool) -> None:
+    def __init__(self, operator: str, can_stop: bool, meter: SlotMeter | None = None) -> None:
+        """`meter`: whose task they are of."""
         self._operator = operator
         self._can_stop = can_stop
+        self._meter = SlotMeter() if meter is None else meter
         self._rows_max = _rows_of_newest.get(operator, 1) if can_stop else CALL_ROWS
 
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -51,18 +54,26 @@ class WholeKeys:
                 one_place = _place(waiting[0], 0) == _place(chunk, -1)
                 if one_place or rows < self._rows_max:
                     continue
-            whole = _joined(waiting)
+            whole, ends = self._divided(waiting, _ends)
             begin = 0
-            for end in _ends(whole):
+            for end in ends:
                 yield from self._measured(whole.slice(begin, end - begin))
                 begin = end
             rest = whole.slice(begin)
             waiting, rows, size = [rest] if rest.num_rows else [], rest.num_rows, rest.nbytes
         if waiting:
-            whole = _joined(waiting)
-            for begin, end in pairwise([0, *_divisions(whole), rows]):
+            whole, ends = self._divided(waiting, _divisions)
+            for begin, end in pairwise([0, *ends, rows]):
                 if begin < end:
                     yield from self._measured(whole.slice(begin, end - begin))
+
+    def _divided(
+        self, chunks: list[pa.RecordBatch], divide: Callable[[pa.RecordBatch], list[int]]
+    ) -> tuple[pa.RecordBatch, list[int]]:
+        """The chunks as one, and where it is divided."""
+        with self._meter.ahead():
+            whole = _joined(chunks)
+            return whole, divide(whole)
 
     def _measured(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         begun_ns = perf_counter_ns()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from braided.errors import BraidedError, StateValueError
+from braided.errors import StateValueError
+from braided.kinds.class_merging import explained
 from braided.kinds.columnar.program import ColumnProgram
 from braided.kinds.columnar.returned import new_columns
 from braided.kinds.columnar.runtime import ColumnRuntime
-from braided.tasks.failure import operator_failure
 from braided.tasks.spec import BatchSpec
 
 __all__ = ["merge_parts"]
@@ -33,7 +33,8 @@ def merge_parts(
     runtime.op.keys = pa.Table.from_arrays(key_columns, schema=program.key_schema)
     (key_row,) = program.key_rows.rows_of(key_columns)
     columns, unchanged = codec.read([whole])
-    try:
+    prefix = f"operator {program.name!r}: "
+    with explained(program.name, key_row, len(parts), batch.batch, runtime.advice, prefix):
         for part in parts:
             mine, others = (
                 pa.Table.from_arrays(each, schema=codec.schema)
@@ -43,16 +44,6 @@ def merge_parts(
             columns, removed = new_columns(value, codec.fields, columns, 1, "merge")
             if removed is not None:
                 raise StateValueError("merge returned a column 'remove'; it makes one state of two")
-    except StateValueError as error:
-        where = f"key {key_row!r} after merge, batch {batch.batch}, which is not committed"
-        raise StateValueError(f"operator {program.name!r}: {error} ({where})") from None
-    except BraidedError:
-        raise
-    except Exception as error:
-        what = f"merge of {len(parts)} shares"
-        raise operator_failure(
-            error, program.name, key_row, what, batch.batch, runtime.advice(error)
-        ) from None
     record = codec.write(columns, 1)
     if not record.differs(unchanged)[0]:
         return whole

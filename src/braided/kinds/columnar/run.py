@@ -9,7 +9,6 @@ manifest names it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Iterator
 from itertools import compress
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from braided.errors import BraidedError, OutputSchemaError, StateValueError
-from braided.kinds.columnar.gathering import WholeKeys
+from braided.kinds.columnar.gathering import ChunkGathering
 from braided.kinds.columnar.key_states import KeyStates, LoadedKeys, TooMuchState, due_ms
 from braided.kinds.columnar.program import ColumnProgram
 from braided.kinds.columnar.returned import new_columns, positions_of, returned, table_of
@@ -30,13 +29,14 @@ from braided.store.slots.layout import timer_suffix
 from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.emitter import Emitter
+from braided.tasks.failure import Words
 from braided.tasks.groups import GroupedChunk, GroupSource, group_chunk
 from braided.tasks.pieces import Grain
 from braided.tasks.place_order import PlaceOrder
 from braided.tasks.rehousing import rehouse_keys
 from braided.tasks.reports import ChannelReport, KeyRecord
 from braided.tasks.split_keys import whole_records
-from braided.tasks.timers import DueTimer, clock_ms, due_timers, timer_tags
+from braided.tasks.timers import DueTimer, clock_ms, due_timers, timer_tags, timers_by_slot
 from braided.tasks.user_code import UserCode
 
 __all__ = ["ColumnRun"]
@@ -84,10 +84,10 @@ class ColumnRun:
             program.key_positions,
             len(program.input.fields),
             Grain.KEY,
-            WholeKeys(program.name, channel.line.can_stop),
+            ChunkGathering(program.name, channel.line.can_stop, channel.meter),
         )
         spec, first = channel.spec, channel.spec.first_column
-        self._in_order = PlaceOrder(spec.order, spec.keep_order)
+        self._in_order = PlaceOrder(spec.order, spec.keep_order, channel.meter)
         self._key_positions = [first + position for position in program.key_positions]
         self._columns = list(range(first, first + len(program.input.fields)))
         self._emitter = Emitter(channel.spec)
@@ -183,12 +183,9 @@ class ColumnRun:
         program, meter = self._program, self.channel.meter
         timers = due_timers(self.channel, clock_ms(program.time_mode, self.channel.batch))
         for first in range(0, len(timers), DUE_KEYS):
-            begun_ns = meter.worked_ns()
             some = timers[first : first + DUE_KEYS]
-            output = self._due_output(some)
-            meter.charge(
-                list(Counter(slot for *_, slot in some).items()), meter.worked_ns() - begun_ns
-            )
+            with meter.sharing(timers_by_slot(some)):
+                output = self._due_output(some)
             yield from output
 
     def _due_output(self, timers: list[DueTimer]) -> list[pa.RecordBatch]:
@@ -282,13 +279,11 @@ class ColumnRun:
             begin += chunk.num_rows
         return emitted
 
-    def _told(self, error: BraidedError, call: _Call) -> BraidedError:
-        """Names the operator, the keys and the batch as well."""
-        batch = self.channel.batch.batch
-        return type(error)(
-            f"operator {self._program.name!r}: {error} (keys {_Keys(self, call)!r}, batch {batch}, "
-            "which is not committed)"
-        )
+    def _told(self, error: StateValueError | OutputSchemaError, call: _Call) -> BraidedError:
+        """Names the operator, the keys, the rows, the batch and the hook's line as well."""
+        which = f"operator {self._program.name!r}"
+        named = error if str(error).startswith(which) else type(error)(f"{which}: {error}")
+        return self._code.failure(named, _Keys(self, call), _rows_of(call))
 
 
 class _Keys:
@@ -306,7 +301,9 @@ class _Keys:
 
 
 def _rows_of(call: _Call) -> Any:
-    return call.arguments[1] if call.hook == "onRows" else f"{call.hook} of {call.origins} keys"
+    if call.hook == "onRows":
+        return call.arguments[1]
+    return Words(f"{call.hook} of {call.origins} keys")
 
 
 def _numbers(at: Numbers) -> Numbers:

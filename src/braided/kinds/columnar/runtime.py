@@ -7,39 +7,25 @@ from typing import Any
 
 import numpy as np
 
+from braided.kinds.class_runtime import ClassRuntime
 from braided.operator.columns import ColumnOperator, column_codec
 from braided.tasks.spec import BatchSpec
 
 __all__ = ["ColumnRuntime"]
 
 
-class ColumnRuntime:
+class ColumnRuntime(ClassRuntime):
     """Runs the hooks of one class for one task."""
 
     def __init__(
         self, operator: type[ColumnOperator], batch: BatchSpec, history: tuple[str, ...]
     ) -> None:
         """`history`: the versions that the state's fields had in the checkpoint."""
+        super().__init__(operator)
         self.codec = column_codec(operator).at(history)
-        self.op: Any = operator()  # hooks are the user's, so no type knows them
         self.op.batchTime = _in_utc(batch.batch_time_ms)
         if batch.watermark_ms > 0:
             self.op.watermark = _in_utc(batch.watermark_ms)
-        self._started = False
-
-    def start(self) -> None:
-        """Have `onOpen` called, if there is one and it was not; before the first key."""
-        if not self._started:
-            if hasattr(self.op, "onOpen"):
-                self.op.opened = self.op.onOpen()
-            self._started = True
-
-    def stop(self) -> None:
-        """Have `onClose` called for what `start` opened."""
-        if self._started:
-            self._started = False
-            if hasattr(self.op, "onClose"):
-                self.op.onClose()
 
     def code(self) -> Any:
         """The class that the user wrote."""

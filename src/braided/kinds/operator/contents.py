@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, StructType
 
 from braided.operator.definition import Operator, state_codec
+from braided.spark.arrow_types import to_arrow_schema
 from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta, OperatorVersion
 from braided.store.history.manifest_log import ManifestLog
@@ -65,7 +66,7 @@ def state_of(
     version = ManifestLog(store).view_at(newest_batch(store)).operators.get(name)
     if version is None:
         return {}
-    keys, rows = KeyCodec(to_arrow_schema(key, timezone="UTC")), RowFactory(key)
+    keys, rows = KeyCodec(to_arrow_schema(key)), RowFactory(key)
     codec, instance = state_codec(operator).at(version.meta.history), operator()
     encoded_keys, fields = [], []
     for records in read_records(store, name, version, range(version.meta.slots)).values():

@@ -21,7 +21,7 @@ from braided.kinds.operator.key_by_key import TableCalls, collect_fired
 from braided.kinds.operator.output import ARROW
 from braided.kinds.operator.way import KeyGroup, OperatorParts
 from braided.tasks.emitter import OUTPUT_ROWS
-from braided.tasks.failure import diverted
+from braided.tasks.failure import Words, diverted
 from braided.tasks.order import Tag, Tags
 
 __all__ = ["Diverting"]
@@ -101,7 +101,8 @@ class Diverting:
 
     def fire(self, ms: int, order: tuple[Tag, int] | None) -> None:
         op = self._parts.keys.runtime.op
-        error = self._attempt(lambda: collect_fired(self._parts, ms, order), f"timer of {ms} ms")
+        what = Words(f"timer of {ms} ms")
+        error = self._attempt(lambda: collect_fired(self._parts, ms, order), what)
         if error is not None:
             op._timers.discard(ms)
             self._dead.add(error, op.key, None)

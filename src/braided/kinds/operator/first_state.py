@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -25,21 +22,14 @@ from pyspark.sql.types import (
 )
 
 from braided.errors import DefinitionError, StateValueError
-from braided.flow.route import slot_sql
+from braided.kinds.class_first_state import FirstRecord, FirstStateWriter
 from braided.operator.definition import Operator, state_codec
-from braided.spark.sql_text import quoted
-from braided.store.durable.store import Store
-from braided.store.history.manifest import OperatorMeta
+from braided.spark.arrow_types import to_arrow_schema
 from braided.store.records.stored_fields import is_nullable, shape_of
 from braided.store.slots.key_codec import KeyCodec
-from braided.store.slots.layout import record_suffix, timer_suffix, wrap
-from braided.tasks.failure import from_worker, to_text
-from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_slots
-from braided.tasks.rows import RowFactory
 
-__all__ = ["check_initial", "write_initial"]
+__all__ = ["FieldsWriter", "check_initial"]
 
-_SLOT = "__braided_slot"
 _TIMERS = "timers"
 
 
@@ -101,72 +91,22 @@ def _fits(described: Any, wanted: DataType, given: DataType) -> bool:
     return given.simpleString() == wanted.simpleString()
 
 
-def write_initial(
-    initial: DataFrame,
-    operator: type[Operator],
-    name: str,
-    key: StructType,
-    meta: OperatorMeta,
-    store: Store,
-    batch: int,
-) -> FirstState:
-    """Writes the state that an operator starts with; nothing counts before a manifest names it."""
-    keys = [quoted(column) for column in key.names]
-    slot = F.expr(f"int({slot_sql(keys, meta.slots)})").alias(_SLOT)
-    key_names = set(key.names)
-    rest = [quoted(column) for column in initial.columns if column not in key_names]
-    columns: list[str | Column] = [slot, *keys, *rest]
-    tasks = min(meta.slots, 4 * initial.sparkSession.sparkContext.defaultParallelism)
-    placed = initial.select(*columns).repartitionById(tasks, F.expr(f"{_SLOT} % {tasks}"))
-    write = _FieldsWriter(operator, name, key, tuple(placed.columns[1 + len(keys) :]), store, batch)
-    try:
-        return first_state_of(placed.mapInArrow(write, RUN_SCHEMA).collect())
-    except PySparkException as error:
-        raise from_worker(error) or error from None
-
-
 @dataclass(frozen=True)
-class _FieldsWriter:
-    """What `mapInArrow` calls: the rows of some slots in, one snapshot out."""
+class FieldsWriter(FirstStateWriter):
+    """Writes rows as records of an Operator's fields."""
 
-    operator: type[Operator]
-    name: str
-    key: StructType
-    columns: tuple[str, ...]
-    """Those after the slot and the key."""
-    store: Store
-    batch: int
-
-    def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        try:
-            slots: dict[int, dict[bytes, bytes]] = {}
-            make = _RecordMaker(self)
-            for chunk in chunks:
-                for slot, key, record, timers in make.records(chunk):
-                    content = slots.setdefault(slot, {})
-                    suffix, is_long = record_suffix(key)
-                    if suffix in content:
-                        raise StateValueError(
-                            f"initialState of operator {self.name!r} has two rows of key "
-                            f"{make.shown(key)}; a key has one state"
-                        )
-                    content[suffix] = wrap(key, record) if is_long else record
-                    for ms in timers:
-                        content.update([timer_suffix(ms, key)])
-            if slots:
-                path = f"state/{self.name}/{self.batch}-initial-{uuid.uuid4().hex[:12]}"
-                yield write_slots(self.store, path, slots)
-        except StateValueError as error:
-            raise RuntimeError(to_text(error)) from None
+    def records(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[FirstRecord]:
+        make = _RecordMaker(self)
+        for chunk in chunks:
+            yield from make.records(chunk)
 
 
 class _RecordMaker:
     """Rows of an initial state as records of an operator's state."""
 
-    def __init__(self, spec: _FieldsWriter) -> None:
+    def __init__(self, spec: FieldsWriter) -> None:
         self._spec = spec
-        self._keys = KeyCodec(to_arrow_schema(spec.key, timezone="UTC"))
-        self._key_rows = RowFactory(spec.key)
+        self._keys = KeyCodec(to_arrow_schema(spec.key))
         self._codec = state_codec(spec.operator)
         self._op: Any = spec.operator()
         kinds = _kinds(spec.operator)
@@ -180,8 +120,7 @@ class _RecordMaker:
         if _TIMERS in spec.columns and _TIMERS not in kinds:
             self._timers = 1 + len(spec.key.names) + spec.columns.index(_TIMERS)
 
-    def records(self, chunk: pa.RecordBatch) -> Iterator[tuple[int, bytes, bytes, tuple[int, ...]]]:
-        """(slot, key, record, timers in ms) of each row."""
+    def records(self, chunk: pa.RecordBatch) -> Iterator[FirstRecord]:
         width = len(self._spec.key.names)
         keys = self._keys.encode_batch(chunk.columns[1 : 1 + width])
         slots = chunk.column(0).to_pylist()
@@ -202,12 +141,9 @@ class _RecordMaker:
                 except (msgspec.ValidationError, TypeError, ValueError) as error:
                     raise StateValueError(
                         f"initialState of operator {self._spec.name!r}: {value!r} does not fit "
-                        f"field {name!r} of key {self.shown(key)}: {error}"
+                        f"field {name!r} of key {self._spec.shown(key)}: {error}"
                     ) from None
                 setattr(self._op, name, converted)
             record = self._codec.dump(self._op, timers[row])
             if record != self._codec.fresh:  # a key that is as new has no state
                 yield slots[row], key, record, timers[row]
-
-    def shown(self, key: bytes) -> str:
-        return repr(self._key_rows.rows_of(self._keys.decode_batch([key]))[0])

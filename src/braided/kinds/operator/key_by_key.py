@@ -11,6 +11,7 @@ from braided.kinds.operator.way import KeyGroup, OperatorParts
 from braided.store.history.manifest import DeadFile
 from braided.tasks.channel import Channel
 from braided.tasks.emitter import OUTPUT_ROWS
+from braided.tasks.failure import Words
 from braided.tasks.order import Tag, Tags
 
 __all__ = ["CALL_ROWS", "KeyByKey", "TableCalls", "collect_fired"]
@@ -73,7 +74,8 @@ class KeyByKey:
         try:
             collect_fired(self._parts, ms, order)
         except Exception as error:
-            raise keys.code.failure(error, keys.runtime.op.key, f"timer of {ms} ms") from None
+            what = Words(f"timer of {ms} ms")
+            raise keys.code.failure(error, keys.runtime.op.key, what) from None
 
     def write_dead(self, channel: Channel) -> DeadFile | None:
         return None

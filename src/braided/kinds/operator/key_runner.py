@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from braided.errors import StateValueError
+from braided.errors import BraidedError, StateValueError
 from braided.kinds.operator.runtime import OperatorRuntime
 from braided.store.slots.layout import record_suffix, timer_suffix, unwrap, wrap
 from braided.store.slots.slot import SlotState
@@ -28,7 +28,18 @@ class KeyRunner:
     slot: SlotState
     """The slot that was entered last."""
 
-    def __init__(self, channel: Channel, runtime: OperatorRuntime, code: UserCode) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        runtime: OperatorRuntime,
+        code: UserCode,
+        when_entered: Callable[[int], None],
+        when_opened: Callable[[bytes], None] | None,
+        when_closed: Callable[[Any], None],
+    ) -> None:
+        """`when_entered` is told of every slot that is gone to, `when_opened` and `when_closed` of
+        every key, the latter as a Row.
+        """
         self.runtime = runtime
         self.code = code
         self.key: bytes | None = None
@@ -39,9 +50,10 @@ class KeyRunner:
         """The last row of the key, for the error of a value that can't be stored."""
         self.split = split_keys_of(channel)
         """Keys whose rows are dealt out to several slots."""
-        self.note_key: Callable[[bytes], None] | None = None
-        """Who is told of every key that is opened."""
         self._partials: dict[tuple[bytes, int], bytes | None] = {}
+        self._when_entered = when_entered
+        self._when_opened = when_opened
+        self._when_closed = when_closed
         self._channel = channel
         self._suffix = b""
         self._is_long = False
@@ -60,8 +72,8 @@ class KeyRunner:
                 raw = unwrap(self._suffix, raw)[1]
         self.runtime.open(key_row, raw)
         self.keys_touched += 1
-        if self.note_key is not None:
-            self.note_key(key)
+        if self._when_opened is not None:
+            self._when_opened(key)
 
     def close(self) -> None:
         """Writes the open key, if there is one."""
@@ -69,6 +81,7 @@ class KeyRunner:
             return
         slot, key = self.slot, self.key
         record = self.record()
+        self._when_closed(self.runtime.op.key)
         if key in self.split:
             self._partials[key, self.slot_number] = record
             self.key = None
@@ -93,7 +106,11 @@ class KeyRunner:
         try:
             return self.runtime.close()
         except StateValueError as error:
-            raise self.code.failure(error, self.runtime.op.key, self.row) from None
+            raise self.unfit(error) from None
+
+    def unfit(self, error: StateValueError) -> BraidedError:
+        """What to raise where the key that is lent the operator holds what can't be stored."""
+        return self.code.failure(error, self.runtime.op.key, self.row)
 
     def put_timers(self, slot: SlotState, key: bytes) -> None:
         """Writes the timers of the key whose record was taken last."""
@@ -106,5 +123,6 @@ class KeyRunner:
         """Goes to a slot, in which the next keys are."""
         self.slot = self._channel.enter(slot)
         self.slot_number = slot
+        self._when_entered(slot)
         self.code.start()
         return self.slot

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braided.errors import BraidedError, OperatorDefinitionError, StateValueError
+from braided.errors import OperatorDefinitionError
+from braided.kinds.class_merging import explained
 from braided.kinds.operator.program import Program
 from braided.kinds.operator.runtime import OperatorRuntime
-from braided.tasks.failure import operator_failure
 from braided.tasks.spec import BatchSpec
 
 __all__ = ["merge_parts"]
@@ -35,7 +35,7 @@ def merge_parts(
     )
     (key_row,) = program.key_rows.rows_of(program.keys.decode_batch([key]))
     runtime.open(key_row, whole)
-    try:
+    with explained(program.name, key_row, len(parts), batch.batch, runtime.advice):
         for part in parts:
             other.open(key_row, part)
             result = runtime.op.merge(other.op)
@@ -45,13 +45,3 @@ def merge_parts(
                     "other one has into self, and returns nothing"
                 )
         return runtime.close()
-    except StateValueError as error:
-        where = f"key {key_row!r} after merge, batch {batch.batch}, which is not committed"
-        raise StateValueError(f"{error} ({where})") from None
-    except BraidedError:
-        raise
-    except Exception as error:
-        what = f"merge of {len(parts)} shares"
-        raise operator_failure(
-            error, program.name, key_row, what, batch.batch, runtime.advice(error)
-        ) from None

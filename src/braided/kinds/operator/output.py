@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from braided.errors import OutputSchemaError
+from braided.kinds.operator.runtime import OperatorRuntime
 from braided.tasks.emitter import OUTPUT_ROWS, Emitter, WaitingRows
 from braided.tasks.order import Tag, Tags
 from braided.tasks.output import OutputEncoder
+from braided.tasks.slot_meter import SlotMeter
+from braided.tasks.user_code import UserCode
 
 __all__ = ["ARROW", "OperatorOutput"]
 
@@ -19,15 +24,51 @@ ARROW = (pa.Table, pa.RecordBatch)
 class OperatorOutput:
     """Takes output rows and tables in the order in which they are given out."""
 
-    def __init__(self, emitter: Emitter, encoder: OutputEncoder) -> None:
-        waiting = WaitingRows(emitter, lambda rows: (encoder.encode(rows),))
+    def __init__(
+        self,
+        emitter: Emitter,
+        encoder: OutputEncoder,
+        runtime: OperatorRuntime,
+        code: UserCode,
+        meter: SlotMeter,
+    ) -> None:
+        waiting = WaitingRows(emitter, self._encode, meter)
+        self.entered = waiting.entered
         self.rows: list[Any] = waiting.rows
         """Rows that wait, detached. Loops that must be quick add to them directly."""
         self.tags: Tags = waiting.tags
-        self.flush = waiting.flush
+        self.ends: list[int] = [0]
+        """How many rows waited when a key that gave some was done with, and in `owners` which key
+        that was: a row that does not fit is found when many are encoded at once.
+        """
+        self.owners: list[Any] = [None]
+        self._flush = waiting.flush
+        self._runtime = runtime
+        self._code = code
         self.encoder = encoder
         self.detach = encoder.detach
+        self.lasting = encoder.lasting
         self._emitter = emitter
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """All that has waited, as chunks."""
+        yield from self._flush()
+        del self.ends[1:]
+        del self.owners[1:]
+
+    def closed(self, key: Any) -> None:
+        """What is given out from now on is another key's."""
+        if len(self.rows) != self.ends[-1]:
+            self.ends.append(len(self.rows))
+            self.owners.append(key)
+
+    def _encode(self, rows: Sequence[Any]) -> tuple[pa.RecordBatch]:
+        try:
+            return (self.encoder.encode(rows),)
+        except OutputSchemaError as error:
+            owner = bisect_right(self.ends, error.index)
+            key = self.owners[owner] if owner < len(self.owners) else self._runtime.op.key
+            raise self._code.failure(error, key, rows[error.index]) from None
 
     def extend(self, items: Iterable[Any]) -> None:
         """Rows that need no tags."""

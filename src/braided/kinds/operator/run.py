@@ -28,7 +28,7 @@ from braided.tasks.pieces import Grain
 from braided.tasks.rehousing import rehouse_keys
 from braided.tasks.reports import ChannelReport, KeyRecord
 from braided.tasks.split_keys import whole_records
-from braided.tasks.timers import clock_ms, due_timers, timer_tags
+from braided.tasks.timers import clock_ms, due_timers, timer_tags, timers_by_slot
 from braided.tasks.user_code import UserCode
 
 __all__ = ["OperatorRun"]
@@ -43,7 +43,6 @@ class OperatorRun:
         self._program = program
         runtime = _runtime_of(channel, program)
         self._code = UserCode(runtime, channel)
-        self._keys = KeyRunner(channel, runtime, self._code)
         hook = hook_of(program, runtime)
         self._source = GroupSource(
             channel,
@@ -52,11 +51,16 @@ class OperatorRun:
             len(program.input.fields),
             Grain.KEY if hook.by_batch else Grain.ROW,
         )
-        self._emitter = Emitter(channel.spec)
-        self._output = OperatorOutput(self._emitter, program.encoder)
+        self._emitter = Emitter(channel.spec, channel.batch.batch)
+        self._output = OperatorOutput(
+            self._emitter, program.encoder, runtime, self._code, channel.meter
+        )
+        pairs = self._emitter.pairs
+        # What is given out from there on is that of the key.
+        opened = None if pairs is None else pairs.noting(self._emitter, self._output.rows)
+        output = self._output
+        self._keys = KeyRunner(channel, runtime, self._code, output.entered, opened, output.closed)
         self._reader = InputReader(program, channel.spec.first_column, hook.by_batch)
-        if self._emitter.pairs is not None:
-            self._keys.note_key = self._note_key
         self._wholes: tuple[KeyRecord, ...] = ()
         self._way = way(OperatorParts(self._keys, hook, self._output, program))
 
@@ -84,9 +88,10 @@ class OperatorRun:
         timers = due_timers(self.channel, clock_ms(program.time_mode, self.channel.batch))
         if not timers:
             return
-        columns = program.keys.decode_batch([key for _, key, _ in timers])
-        key_rows = program.key_rows.rows_of(columns)
-        orders = timer_tags(timers, spec.order) if spec.keep_order else None
+        with self.channel.meter.sharing(timers_by_slot(timers)):
+            columns = program.keys.decode_batch([key for _, key, _ in timers])
+            key_rows = program.key_rows.rows_of(columns)
+            orders = timer_tags(timers, spec.order) if spec.keep_order else None
         for index, ((ms, key, slot), key_row) in enumerate(zip(timers, key_rows, strict=True)):
             keys.open(slot, key, key_row)
             if ms not in (keys.runtime.op._timers or ()):
@@ -95,12 +100,6 @@ class OperatorRun:
             keys.close()
             if len(self._output.rows) >= OUTPUT_ROWS:
                 yield from self._output.flush()
-
-    def _note_key(self, key: bytes) -> None:
-        """What is given out from now on is that of this key."""
-        pairs, emitter = self._emitter.pairs, self._emitter
-        assert pairs is not None
-        pairs.opened(key, emitter.rows_out + len(self._output.rows))
 
     def abandon(self) -> None:
         self._code.abandon()

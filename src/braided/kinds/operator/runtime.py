@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from braided.errors import OutputSchemaError
+from braided.kinds.class_runtime import ClassRuntime
 from braided.operator.definition import Operator, state_codec
 from braided.operator.times import as_datetime
 
@@ -22,7 +23,7 @@ __all__ = ["OperatorRuntime"]
 _NOTHING: tuple[int, ...] = ()
 
 
-class OperatorRuntime:
+class OperatorRuntime(ClassRuntime):
     """Runs the hooks of one operator class for one task."""
 
     added: Iterable[int]
@@ -39,8 +40,8 @@ class OperatorRuntime:
         history: tuple[str, ...] = (),
     ) -> None:
         """`history`: the versions that the state's fields had in the checkpoint."""
+        super().__init__(operator)
         self.codec = state_codec(operator).at(history)
-        self.op: Any = operator()  # hooks are the user's, so no type knows them
         self.op.batchTime = as_datetime(batch_time_ms)
         self.op.watermark = None if watermark_ms is None else as_datetime(watermark_ms)
         self.added = self.removed = _NOTHING
@@ -48,23 +49,8 @@ class OperatorRuntime:
         self._dump = self.codec.dump
         self._fresh = self.codec.fresh
         self._evolved = self.codec.version > 1
-        self._started = False
         self._raw: bytes | None = None
         self._before: tuple[int, ...] = _NOTHING
-
-    def start(self) -> None:
-        """Have `onOpen` called, if there is one and it was not; before the first key."""
-        if not self._started:
-            if hasattr(self.op, "onOpen"):
-                self.op.opened = self.op.onOpen()
-            self._started = True
-
-    def stop(self) -> None:
-        """Have `onClose` called for what `start` opened."""
-        if self._started:
-            self._started = False
-            if hasattr(self.op, "onClose"):
-                self.op.onClose()
 
     def open(self, key: Row, raw: bytes | None) -> None:
         """Lend the instance to a key with this record (None: a new key)."""
@@ -150,7 +136,9 @@ class OperatorRuntime:
         return result
 
     def code(self) -> Any:
-        return type(self.op)
+        # Behind a class that was made for a function over dicts stands the function.
+        bound = getattr(type(self.op), "_bound", None)
+        return type(self.op) if bound is None else bound.function
 
     def advice(self, error: BaseException) -> str | None:
         """A sentence on an error whose own message does not say what to do, or None."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from braided.errors import StateValueError
 from braided.kinds.operator.key_by_key import CALL_ROWS, KeyByKey
 from braided.kinds.operator.output import ARROW
 from braided.kinds.operator.way import KeyGroup, OperatorParts
@@ -29,7 +30,11 @@ _SLOT = itemgetter(2)
 
 
 class WholeKeys:
-    """Takes the short way wherever it can, and else goes key by key. It can't keep tags."""
+    """Takes the short way wherever it can, and else goes key by key. It can't keep tags.
+
+    Both loops give a key back as `KeyRunner` does, written out, because a call for each key is a
+    good part of what the key costs.
+    """
 
     def __init__(self, parts: OperatorParts) -> None:
         self._parts = parts
@@ -75,7 +80,11 @@ class WholeKeys:
         rows: list[Any],
     ) -> Iterator[pa.RecordBatch]:
         keys, (hook, _, call, checked), output, _ = self._parts
-        lend, out, detach = keys.runtime.open, output.rows, output.detach
+        runtime, out, detach = keys.runtime, output.rows, output.detach
+        lend, take_back, lasting = runtime.open, runtime.close, output.lasting
+        ends, owners = output.ends, output.owners
+        written: list[bytes] = []
+        values: list[bytes] = []
         row = None
         for suffix, record, (begin, end, _, key, key_row) in zip(
             suffixes, records, groups, strict=True
@@ -83,14 +92,29 @@ class WholeKeys:
             lend(key_row, record)
             try:
                 for row in rows[begin:end]:
-                    items = call(row) if checked is None else checked(call(row), hook)
-                    out.extend(map(detach, items))
+                    for item in call(row) if checked is None else checked(call(row), hook):
+                        out.append(item if type(item) is lasting else detach(item))
                     if len(out) >= OUTPUT_ROWS:
                         yield from output.flush()
             except Exception as error:
                 raise keys.code.failure(error, key_row, row) from None
             keys.row = row
-            self._put(slot, suffix, key, record)
+            if len(out) != ends[-1]:
+                ends.append(len(out))
+                owners.append(key_row)
+            try:
+                left = take_back()
+            except StateValueError as error:
+                raise keys.unfit(error) from None
+            if left is not record:
+                if left is None:
+                    slot.delete(suffix)
+                else:
+                    written.append(suffix)
+                    values.append(left)
+            if runtime.added or runtime.removed:
+                keys.put_timers(slot, key)
+        slot.put_many(written, values)
 
     def _run_tables(
         self,
@@ -101,37 +125,45 @@ class WholeKeys:
         table: pa.Table,
     ) -> Iterator[pa.RecordBatch]:
         keys, (hook, _, call, checked), output, _ = self._parts
-        lend, out, detach = keys.runtime.open, output.rows, output.detach
+        runtime, out, detach = keys.runtime, output.rows, output.detach
+        lend, take_back, lasting = runtime.open, runtime.close, output.lasting
+        ends, owners, cut = output.ends, output.owners, table.slice
+        written: list[bytes] = []
+        values: list[bytes] = []
         for suffix, record, (begin, end, _, key, key_row) in zip(
             suffixes, records, groups, strict=True
         ):
             lend(key_row, record)
-            rows = table.slice(begin, end - begin)
+            rows = cut(begin, end - begin)
             try:
-                items = call(rows) if checked is None else checked(call(rows), hook)
-                for item in items:
-                    if isinstance(item, ARROW):
+                for item in call(rows) if checked is None else checked(call(rows), hook):
+                    if type(item) is lasting:
+                        out.append(item)
+                    elif isinstance(item, ARROW):
                         yield from output.emit_table(item)
                         continue
-                    out.append(detach(item))
+                    else:
+                        out.append(detach(item))
                     if len(out) >= OUTPUT_ROWS:
                         yield from output.flush()
             except Exception as error:
                 raise keys.code.failure(error, key_row, rows) from None
-            self._put(slot, suffix, key, record)
-
-    def _put(self, slot: SlotState, suffix: bytes, key: bytes, before: bytes | None) -> None:
-        """Writes the key that has the operator, unless it is as it was before."""
-        keys = self._parts.keys
-        record = keys.record()
-        if record is not before:
-            if record is None:
-                slot.delete(suffix)
-            else:
-                slot.put(suffix, record)
-        runtime = keys.runtime
-        if runtime.added or runtime.removed:
-            keys.put_timers(slot, key)
+            if len(out) != ends[-1]:
+                ends.append(len(out))
+                owners.append(key_row)
+            try:
+                left = take_back()
+            except StateValueError as error:
+                raise keys.unfit(error) from None
+            if left is not record:
+                if left is None:
+                    slot.delete(suffix)
+                else:
+                    written.append(suffix)
+                    values.append(left)
+            if runtime.added or runtime.removed:
+                keys.put_timers(slot, key)
+        slot.put_many(written, values)
 
 
 def _can_be_short(

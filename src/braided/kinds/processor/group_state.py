@@ -39,7 +39,7 @@ class GroupStateProcessor(StatefulProcessor):
         width: int,
         has_watermark: bool,
     ) -> None:
-        self._function = function
+        self.function = function
         self._schema = schema
         self._timeout = timeout
         self._columns = columns
@@ -79,7 +79,7 @@ class GroupStateProcessor(StatefulProcessor):
             keyAsUnsafe=b"",
             valueSchema=self._schema,
         )
-        for frame in self._checked(self._function(key, rows, state)):
+        for frame in self._checked(self.function(key, rows, state)):
             if len(frame):
                 yield frame
         self._keep(state, timed_out)

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql.conversion import ArrowBatchTransformer
 from pyspark.sql.types import Row
 
 from braided.kinds.processor.program import ProcessorProgram
+from braided.spark.pandas_conversion import to_series
 from braided.tasks.groups import GroupedChunk
 from braided.tasks.rows import row_class
 from braided.tasks.slot_meter import SlotMeter
@@ -110,11 +110,7 @@ class PandasReader:
         return list(zip(*series, strict=True))
 
     def _series(self, batch: pa.RecordBatch) -> list[pd.Series[Any]]:
-        return ArrowBatchTransformer.to_pandas(
-            batch,
-            timezone=self._settings.timezone,
-            prefer_int_ext_dtype=self._settings.int_ext_dtype,
-        )
+        return to_series(batch, self._settings.timezone, self._settings.int_ext_dtype)
 
     def part(self, frame: pd.DataFrame, begin: int, end: int) -> Iterator[pd.DataFrame]:
         most = self._rows_max
@@ -189,13 +185,15 @@ class Groups:
         self._next: tuple[_Window, int] | None = None
         self.chunk: pa.RecordBatch | None = None
         """The chunk in which the rows of the newest key begin."""
+        self._bounds: tuple[list[int], list[int]] = ([], [])
+        """Where in it the rows of each key begin and end."""
 
     def __iter__(self) -> Iterator[Group]:
         self._next = self._read()
         while self._next is not None:
             window, start = self._next
             self._next = None
-            self.chunk = window.chunk
+            self.chunk, self._bounds = window.chunk, (window.begins, window.ends)
             last = len(window.begins) - 1
             rows, part = window.rows, self._reader.part
             _, begins, ends, slots, keys, values, _ = window
@@ -207,6 +205,13 @@ class Groups:
             yield slots[last], keys[last], values[last], spanning, begins[last]
             for _ in parts:
                 pass  # rows that the processor has left
+
+    def rows_from(self, begin: int, columns: range, names: list[str]) -> pa.Table:
+        """The rows of a key that begin there, as far as they are in the chunk."""
+        assert self.chunk is not None
+        begins, ends = self._bounds
+        rows = self.chunk.slice(begin, ends[begins.index(begin)] - begin)
+        return pa.Table.from_arrays([rows.column(i) for i in columns], names=names)
 
     def _parts(self, window: _Window, last: int) -> Iterator[tuple[Any, int, int]]:
         """The rows of the last key of a window, which may go on in the ones after it."""

@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,13 +20,14 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from braided.errors import CheckpointMismatchError, StateNotFoundError, UnsupportedError
 from braided.flow.key_schema import key_schema
 from braided.flow.route import slot_sql
 from braided.kinds.processor.state_values import key_codec, value_codec
+from braided.spark.arrow_types import to_arrow_schema
+from braided.store.durable.location import Location
 from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.key_codec import KeyCodec
@@ -161,7 +161,8 @@ class _About:
 
 
 def _about(spark: SparkSession, native: str, operator: int) -> _About:
-    if "://" not in native and not Path(native).is_dir():
+    local = Location.of(native).local
+    if local is not None and not local.is_dir():
         raise StateNotFoundError(f"there is no checkpoint at {native}")
     try:
         rows = spark.read.format("state-metadata").load(native).collect()
@@ -246,7 +247,7 @@ class _PieceEncoder:
     key: str
 
     def __call__(self, chunks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keys = KeyCodec(to_arrow_schema(StructType.fromJson(json.loads(self.key)), timezone="UTC"))
+        keys = KeyCodec(to_arrow_schema(StructType.fromJson(json.loads(self.key))))
         declared = self.declared
         for chunk in chunks:
             count = chunk.num_rows

@@ -18,11 +18,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.conversion import PandasToArrowConversion
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType
 
 from braided.errors import OutputSchemaError
+from braided.spark.arrow_types import to_arrow_schema
+from braided.spark.pandas_conversion import from_series
 
 __all__ = ["FrameEncoder", "PandasSettings", "RowEncoder", "check_event_times"]
 
@@ -32,7 +32,7 @@ class _Encoder:
         self.schema = schema
         self.names: list[str] = schema.names
         # UTC is what Spark's side of mapInArrow reads timestamps as.
-        self.arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.arrow_schema: pa.Schema = to_arrow_schema(schema)
         self._operator = operator
         self._required = [i for i, field in enumerate(schema.fields) if not field.nullable]
 
@@ -192,14 +192,13 @@ class FrameEncoder(_Encoder):
         ]
         settings = self._settings
         try:
-            batch = PandasToArrowConversion.convert(
+            converted = from_series(
                 series,
                 self.schema,
                 timezone=settings.timezone,
-                safecheck=settings.safely,
-                arrow_cast=True,
-                assign_cols_by_name=settings.by_name,
-                int_to_decimal_coercion_enabled=settings.int_to_decimal,
+                safely=settings.safely,
+                by_name=settings.by_name,
+                int_to_decimal=settings.int_to_decimal,
             )
         except Exception as error:
             raise OutputSchemaError(
@@ -208,7 +207,7 @@ class FrameEncoder(_Encoder):
             ) from None
         columns = [
             column if column.type == field.type else column.cast(field.type)
-            for column, field in zip(batch.columns, self.arrow_schema, strict=True)
+            for column, field in zip(converted, self.arrow_schema, strict=True)
         ]
         return self._checked(columns)
 

@@ -7,12 +7,12 @@ from functools import cached_property
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from braided.kinds.processor.handle import Schemas
 from braided.kinds.processor.output import FrameEncoder, PandasSettings, RowEncoder
+from braided.spark.arrow_types import to_arrow_schema
 from braided.store.slots.key_codec import KeyCodec
 
 __all__ = ["ProcessorProgram"]
@@ -57,7 +57,7 @@ class ProcessorProgram:
 
     @cached_property
     def key_schema(self) -> pa.Schema:
-        return to_arrow_schema(self.key, timezone="UTC")
+        return to_arrow_schema(self.key)
 
     @cached_property
     def keys(self) -> KeyCodec:

@@ -25,16 +25,19 @@ from braided.store.variables.expiry import sweep
 from braided.store.variables.layout import variable_prefix
 from braided.tasks.channel import Channel
 from braided.tasks.emitter import Emitter
+from braided.tasks.failure import Words
 from braided.tasks.groups import GroupSource
 from braided.tasks.order import Tag, tag_of_row
 from braided.tasks.pieces import Grain
 from braided.tasks.rehousing import rehouse_keys
 from braided.tasks.reports import ChannelReport
 from braided.tasks.rows import RowFactory
-from braided.tasks.timers import clock_ms, due_timers, timer_tags
+from braided.tasks.timers import clock_ms, due_timers, timer_tags, timers_by_slot
 from braided.tasks.user_code import UserCode
 
 __all__ = ["ProcessorRun"]
+
+_LIST_ITERATOR: type = type(iter([]))
 
 
 class ProcessorRun:
@@ -56,8 +59,10 @@ class ProcessorRun:
             # How many rows a frame has depends on the chunks that were read before.
             Grain.CHUNK if program.pandas else Grain.ROW,
         )
-        self._emitter = Emitter(spec)
-        self._output = OutputCollector(program, self._emitter, batch.output_watermark_ms)
+        self._emitter = Emitter(spec, channel.batch.batch)
+        self._output = OutputCollector(
+            program, self._emitter, batch.output_watermark_ms, self._code, channel.meter
+        )
         self._keys_touched = 0
 
     def process(self, chunks: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
@@ -69,8 +74,8 @@ class ProcessorRun:
         if program.time_mode != "None" and not self._source.timers_wait:
             yield from self._fire_timers()
         if program.expires:
-            for number in channel.meter.rows:
-                sweep(channel.state.slot(number), self.runtime.key, channel.batch.batch_time_ms)
+            for number in list(channel.meter.rows):
+                sweep(channel.enter(number), self.runtime.key, channel.batch.batch_time_ms)
         channel.meter.leave()
         yield from self._output.flush()
 
@@ -82,12 +87,14 @@ class ProcessorRun:
 
     def _enter(self, number: int) -> SlotState:
         slot = self.channel.enter(number)
+        self._output.entered(number)
         self._code.start()
         return slot
 
     def _handle_rows(self, groups: Groups) -> Iterator[pa.RecordBatch]:
         handle, times = self.runtime.op.handleInputRows, self.runtime.times
         key, output, pairs = self.runtime.key, self._output, self._emitter.pairs
+        keep_order = self.channel.spec.keep_order
         entered = -1
         for number, key_bytes, values, rows, begin in groups:
             if number != entered:
@@ -100,18 +107,26 @@ class ProcessorRun:
                 items = handle(values, rows, times)
                 if type(items) is not GeneratorType:
                     items = output.checked(items, "handleInputRows")
-                yield from output.collect(items, self._tag(groups, begin))
+                tag = self._tag(groups, begin) if keep_order else None
+                yield from output.collect(items, values, tag)
                 key.close()
             except Exception as error:
-                raise self._code.failure(error, values, "its rows") from None
+                row = self._at_hand(groups, rows, begin)
+                raise self._code.failure(error, values, row) from None
 
-    def _tag(self, groups: Groups, begin: int) -> Tag | None:
-        """The order of a key's output: that of its first row."""
-        spec = self.channel.spec
-        if not spec.keep_order:
-            return None
+    def _at_hand(self, groups: Groups, rows: Iterator[Any], begin: int) -> Any:
+        """The row that the processor took last, where that can be told; else its key's rows."""
+        state: Any = rows.__reduce__() if type(rows) is _LIST_ITERATOR else ()
+        if len(state) == 3:
+            [taken], position = state[1:]
+            return taken[position - 1] if position else Words("none of its rows was taken")
+        first, names = self.channel.spec.first_column, self._program.input.names
+        return groups.rows_from(begin, range(first, first + len(names)), names)
+
+    def _tag(self, groups: Groups, begin: int) -> Tag:
+        """The order of a key's output, where rows keep theirs: that of its first row."""
         assert groups.chunk is not None
-        return tag_of_row(groups.chunk, begin, spec.order)
+        return tag_of_row(groups.chunk, begin, self.channel.spec.order)
 
     def _fire_timers(self) -> Iterator[pa.RecordBatch]:
         """All that were due when the rows had been processed, as Spark does: also one that the
@@ -122,11 +137,12 @@ class ProcessorRun:
         if not timers:
             return
         timers.sort(key=itemgetter(0))  # those of one time stay together by their slots
-        columns = program.keys.decode_batch([key for _, key, _ in timers])
-        key_rows = RowFactory(program.key).rows_of(columns)
         orders: Iterable[tuple[Tag | None, int]] = repeat((None, 0), len(timers))
-        if spec.keep_order:
-            orders = timer_tags(timers, spec.order)
+        with self.channel.meter.sharing(timers_by_slot(timers)):
+            columns = program.keys.decode_batch([key for _, key, _ in timers])
+            key_rows = RowFactory(program.key).rows_of(columns)
+            if spec.keep_order:
+                orders = timer_tags(timers, spec.order)
         entered = -1
         for (ms, key, number), key_row, order in zip(timers, key_rows, orders, strict=True):
             if number != entered:
@@ -149,11 +165,11 @@ class ProcessorRun:
             )
             if type(items) is not GeneratorType:
                 items = output.checked(items, "handleExpiredTimer")
-            yield from output.collect(items, tag, number)
+            yield from output.collect(items, key_row, tag, number)
             runtime.key.drop_timer(ms)
             runtime.key.close()
         except Exception as error:
-            raise self._code.failure(error, key_row, f"timer of {ms} ms") from None
+            raise self._code.failure(error, key_row, Words(f"timer of {ms} ms")) from None
 
     def abandon(self) -> None:
         self._code.abandon()

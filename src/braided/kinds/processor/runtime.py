@@ -6,6 +6,7 @@ from typing import Any
 
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
+from braided.kinds.processor.group_state import GroupStateProcessor
 from braided.kinds.processor.handle import ProcessorHandle
 from braided.kinds.processor.program import ProcessorProgram
 from braided.store.variables.declared import Declared
@@ -54,7 +55,7 @@ class ProcessorRuntime:
             self.op.close()
 
     def code(self) -> Any:
-        return type(self.op)
+        return self.op.function if isinstance(self.op, GroupStateProcessor) else type(self.op)
 
     def advice(self, error: BaseException) -> str | None:
         return None

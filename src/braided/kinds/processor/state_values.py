@@ -17,10 +17,6 @@ from typing import Any
 import msgspec
 import numpy as np
 from pyspark.errors import PySparkRuntimeError
-from pyspark.sql.streaming.stateful_processor_api_client import (
-    _load_numpy,
-    _normalize_state_value,
-)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -46,10 +42,10 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from braided.errors import UnsupportedError
+from braided.errors import StateValueError, UnsupportedError
 from braided.store.variables.variables import Codec
 
-__all__ = ["check_schema", "key_codec", "value_codec"]
+__all__ = ["UnfitValueError", "check_schema", "key_codec", "value_codec"]
 
 Convert = Callable[[Any], Any]
 
@@ -154,7 +150,6 @@ def _row_writer(name: str, schema: StructType, exact: bool = True) -> Convert:
     nullable = [field.nullable for field in fields]
 
     def write(value: Any) -> list[Any]:
-        _load_numpy()
         if isinstance(value, dict):
             value = [value.get(field.name) for field in fields]
         if not isinstance(value, tuple | list):
@@ -169,7 +164,7 @@ def _row_writer(name: str, schema: StructType, exact: bool = True) -> Convert:
             )
         made: list[Any] = []
         for field, writer, may_be_null, item in zip(fields, writers, nullable, value, strict=True):
-            item = _normalize_state_value(item)
+            item = _normalized(item)
             if item is None:
                 if not may_be_null:
                     raise _refused(name, schema, f"field {field.name!r} is null and must not be")
@@ -190,11 +185,17 @@ def _row_writer(name: str, schema: StructType, exact: bool = True) -> Convert:
     return write
 
 
-def _refused(name: str, schema: StructType, why: str) -> PySparkRuntimeError:
-    return PySparkRuntimeError(
-        f"Error updating state {name!r}: {why} Its schema is {schema.simpleString()}, and values "
-        "are tuples of it."
+class UnfitValueError(PySparkRuntimeError, StateValueError):
+    """A value that does not fit: for the processor what Spark would raise, for us what it is."""
+
+
+def _refused(name: str, schema: StructType, why: str) -> UnfitValueError:
+    error = UnfitValueError(
+        f"Error updating state {name!r}: {why.rstrip('.')}. Its schema is "
+        f"{schema.simpleString()}, and values are tuples of it."
     )
+    error.field = name
+    return error
 
 
 def _fast_type(kind: DataType, exact: bool) -> type | None:
@@ -240,6 +241,28 @@ def _writer(kind: DataType, where: str, exact: bool = True) -> Convert:
         f"{where}: state of type {kind.simpleString()} is not supported; keep it as a string, a "
         "number or a struct of such"
     )
+
+
+_SCALARS = frozenset({bool, int, float, str, bytes, datetime, type(None)})
+
+
+def _normalized(value: Any) -> Any:
+    """Values of numpy and pandas as Python has them, as in Spark."""
+    if type(value) in _SCALARS:
+        return value
+    if isinstance(value, np.generic):
+        return value.tolist()
+    if isinstance(value, Row) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return type(value)(*map(_normalized, value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(_normalized, value))
+    if isinstance(value, dict):
+        return {_normalized(key): _normalized(item) for key, item in value.items()}
+    if hasattr(value, "to_pytimedelta"):
+        return value.to_pytimedelta()
+    if hasattr(value, "to_pydatetime"):
+        return value.to_pydatetime()
+    return value
 
 
 def _nullable(convert: Convert) -> Convert:
