@@ -18,9 +18,10 @@ BraidedError
 │   ├── StateNotFoundError         it has no such operator, or no longer that version
 │   ├── LateWriteError             start the query again: one that it took over from wrote late
 │   └── FencedError                another query holds it
+├── PublishError               put right what it names and start the query again, which publishes
 └── BatchError                 a batch failed; nothing of it was committed
     ├── OperatorError              user code raised
-    ├── OutputSchemaError          a row does not fit the declared output schema
+    ├── OutputSchemaError          a row does not fit the declared output schema, or its table
     ├── StateValueError            a value does not fit its state field's type
     ├── WorkerLostError            a worker process died, each time it was tried
     ├── ChannelMissingError        Spark finished without every channel reporting
@@ -49,6 +50,7 @@ __all__ = [
     "OperatorError",
     "OptionError",
     "OutputSchemaError",
+    "PublishError",
     "QueryStoppedError",
     "StateNotFoundError",
     "StateValueError",
@@ -131,6 +133,10 @@ class FencedError(CheckpointError):
     """Another query holds, or has taken over, this checkpoint."""
 
 
+class PublishError(BraidedError):
+    """A batch is committed and its output can't be made visible now; nothing of it is lost."""
+
+
 class BatchError(BraidedError):
     """A batch failed and nothing of it was committed."""
 
@@ -140,10 +146,13 @@ class OperatorError(BatchError):
 
 
 class OutputSchemaError(BatchError, TypeError):
-    """A row that an operator gave out does not fit the declared schema."""
+    """A row that was given out does not fit the declared schema, or the table that it is for."""
 
     is_located = False
-    """Whether it says itself which row that is."""
+    """Whether it says itself of which key that is."""
+
+    index = 0
+    """Which of the rows that were encoded together it is."""
 
 
 class StateValueError(BatchError, TypeError):
@@ -151,6 +160,9 @@ class StateValueError(BatchError, TypeError):
 
     is_located = False
     """Whether it says itself of which key that is."""
+
+    field: str | None = None
+    """The name of the state field, where it is known."""
 
 
 class WorkerLostError(BatchError):

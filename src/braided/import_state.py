@@ -113,6 +113,8 @@ def _begin_where_it_stopped(
         checkpoint.put(name, native.get(name))
     # The last source is the one that Braided adds, which has not begun.
     own = "\n".join([version, metadata, *positions, "-"])
+    # Without a name of its own Spark's part would be taken for what a power cut has left.
+    checkpoint.put("metadata", msgspec.json.encode({"id": str(uuid.uuid4())}))
     checkpoint.put("offsets/0", own.encode())
     watermark = msgspec.json.decode(commit.split("\n")[1]).get("nextBatchWatermarkMs", 0)
     told = msgspec.json.encode({"nextBatchWatermarkMs": watermark}).decode()

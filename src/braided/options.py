@@ -22,6 +22,7 @@ from braided.control.policies.ds2 import CATCH_UP_S, UTILISATION
 from braided.control.policy import BalancePolicy, ScalePolicy
 from braided.control.registry import balance_policy, policy_names, scale_policy
 from braided.errors import OptionError
+from braided.store.durable.location import Location
 
 __all__ = ["MAX_CHANNELS", "MAX_SLOTS", "Options"]
 
@@ -84,6 +85,7 @@ class Options:
     operators_max: Mapping[str, int] = field(default_factory=dict)
     """Of single operators, by their names in lower case."""
     balance_threshold: float = TOLERATED
+    hot_keys: str | None = None
     window_batches: int = LENGTH_BATCHES
     executors: int = 1
     executors_review_batches: int = 600
@@ -325,11 +327,13 @@ def _parse_zones(text: str) -> dict[str, str]:
 
 
 def _parse_directory(text: str) -> str:
-    path = text.removeprefix("file://") if text.startswith("file:///") else text
-    if not path or "://" in path:
+    if not text:
         raise ValueError
-    # Tasks run in other working directories than the driver's.
-    return os.path.abspath(os.path.expanduser(path))
+    # Absolute, because tasks run in other working directories than the driver's.
+    location = Location.of(os.path.expanduser(text))
+    if location.local is None:
+        raise ValueError
+    return location.text
 
 
 def _show_size(size: int) -> str:
@@ -358,6 +362,7 @@ _ZONES = _Kind(
 _LATE = _one_of("drop", "divert")
 _PLACEMENT = _one_of("on", "naive", "off")
 _SAME_BATCH = _one_of("auto", "on", "off")
+_HOT_KEYS = _one_of("split", "pin", "off")
 _SCALE = _Kind(
     f"{', '.join(policy_names()['scale'])}, a registered name, or an object with `scale`",
     _parse_scale,
@@ -585,6 +590,14 @@ _TABLE = (
         _THRESHOLD,
         "how much more than the average a channel may have to do before `elasticutor` and `rc` "
         "move slots",
+    ),
+    _Option(
+        "hotKeys",
+        "hot_keys",
+        _HOT_KEYS,
+        "what becomes of keys that have much more work than others: they get slots of their own "
+        "and, where operators can merge, several; slots of their own alone; or nothing",
+        default="`split`; `off` with balance=static",
     ),
     _Option(
         "locality",

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import SparkContext, cloudpickle
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 import pyspark_braided
 from braided.errors import BraidedError, OptionError, StateNotFoundError
 from braided.flow.type_text import parse_type
 from braided.inspect.source import StateSource
+from braided.spark.arrow_types import to_arrow_schema
 from compat.fixture import unpack
 
 _ARCHIVES = sorted((Path(__file__).parents[1] / "compat" / "checkpoints").glob("*/*.tar.gz"))
@@ -30,7 +30,7 @@ def _read(**options: str) -> tuple[str, pa.Table]:
     """All rows, and the schema that they were promised to have."""
     source = _sent(StateSource(options))
     reader = _sent(source.reader(source.schema()))
-    wanted = to_arrow_schema(source.schema(), timezone="UTC")
+    wanted = to_arrow_schema(source.schema())
     batches = [batch for part in reader.partitions() for batch in reader.read(_sent(part))]
     assert all(batch.schema.equals(wanted) for batch in batches)  # Spark refuses anything else
     return source.schema().simpleString(), pa.Table.from_batches(batches, wanted)

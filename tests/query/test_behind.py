@@ -20,7 +20,9 @@ ANCESTORS = {
     "other": frozenset[str](),
 }
 REST = CarryFile("a", "carry/x", "d", 5)
-
+A = frozenset({"a"})
+"""The operator that rows are left of."""
+NONE = frozenset[str]()
 
 _NUMBERS = [
     "keys_added",
@@ -75,25 +77,34 @@ def held(name: str) -> list[ChannelReport]:
 
 
 def test_nobody_is_behind_a_batch_that_was_not_cut() -> None:
-    assert left_behind(ANCESTORS, reports(b=held("b")), version(100), 200) == {}
+    assert left_behind(ANCESTORS, reports(b=held("b")), NONE, NONE, version(100), 200) == {}
+
+
+def test_what_comes_by_time_is_not_late_where_it_was_put_off() -> None:
+    fires = frozenset({"b"})
+    put_off = reports(b=held("b"), c=held("c"))
+    assert left_behind(ANCESTORS, put_off, NONE, fires, version(100), 200) == {"c": 100}
+    assert left_behind(ANCESTORS, reports(), NONE, fires, version(100), 200) == {}
+    with pytest.raises(NondeterministicBatchError, match=r"channels \[0\] of operator 'c'"):
+        left_behind(ANCESTORS, reports(b=held("b")), NONE, fires, version(100), 200)
 
 
 def test_all_operators_after_the_cut_one_keep_their_watermark() -> None:
     cut = reports(a=[report("a"), report("a", 1, carry=REST)], b=held("b"), c=held("c"))
-    assert left_behind(ANCESTORS, cut, version(100), 200) == {"b": 100, "c": 100}
+    assert left_behind(ANCESTORS, cut, A, NONE, version(100), 200) == {"b": 100, "c": 100}
 
 
 def test_one_that_is_behind_already_stays_where_it_is() -> None:
     cut = reports(a=[report("a", carry=REST)], b=held("b"), c=held("c"))
     before = version(100, c=50)
     assert late_watermarks(before) == {"c": 50}
-    assert left_behind(ANCESTORS, cut, before, 200) == {"b": 100, "c": 50}
+    assert left_behind(ANCESTORS, cut, A, NONE, before, 200) == {"b": 100, "c": 50}
 
 
 def test_a_channel_that_went_ahead_makes_the_batch_run_again() -> None:
     ahead = [report("b", 0, holds_watermark=True), report("b", 1)]
     cut = reports(a=[report("a", carry=REST)], b=ahead, c=held("c"))
     with pytest.raises(NondeterministicBatchError, match=r"channels \[1\] of operator 'b'"):
-        left_behind(ANCESTORS, cut, version(100), 200)
+        left_behind(ANCESTORS, cut, A, NONE, version(100), 200)
     # Where the watermark has not moved, nobody can be ahead of it.
-    assert left_behind(ANCESTORS, cut, version(100), 100) == {}
+    assert left_behind(ANCESTORS, cut, A, NONE, version(100), 100) == {}

@@ -75,3 +75,11 @@ def test_an_operator_is_dropped_on_purpose_only(caplog: pytest.LogCaptureFixture
     with pytest.raises(OptionError, match="names 'a', which is in the flow"):
         fit(view, metas, continued, None, ("a", "b"))
     assert known_names(view, {"c": True}, ("b",)) == {"c": "a"}
+
+
+def test_a_checkpoint_that_has_had_too_many_operators_says_so() -> None:
+    last = msgspec.structs.replace(META, ordinal=255)
+    with pytest.raises(CheckpointMismatchError, match=r"'b' is new, .* no number left.* to 255"):
+        fit(view_of(last), {"b": META}, {}, None, ("Totals",))
+    before = msgspec.structs.replace(META, ordinal=254)
+    assert fit(view_of(before), {"b": META}, {}, None, ("Totals",))["b"].ordinal == 255

@@ -36,8 +36,7 @@ def idle_of(log: ProgressLog, batch: int) -> dict[str, Any]:
 
 
 def test_between_batches_all_is_as_the_one_before_left_it_and_nothing_done() -> None:
-    log = ProgressLog(SILENT)
-    log.first = content(-1, 2)
+    log = ProgressLog(SILENT, content(-1, 2))
     assert idle_of(log, 0)["operators"]["o"]["busyMs"] == [0.0, 0.0]
     log.add(0, content(0, 3))
     idle = idle_of(log, 1)
@@ -50,16 +49,21 @@ def test_between_batches_all_is_as_the_one_before_left_it_and_nothing_done() -> 
 
 
 def test_after_a_batch_that_was_only_published_again_all_is_as_at_the_start() -> None:
-    log = ProgressLog(SILENT)
-    log.first = content(4, 2)
-    log.add(4, {"batchId": 4, "redelivered": True, "operators": {}})
+    log = ProgressLog(SILENT, content(4, 2))
+    again = log.published_again(4)
+    assert (again["batchId"], again["redelivered"], again["carryRows"]) == (4, True, 3)
+    operator = again["operators"]["o"]
+    assert (operator["channels"], operator["keys"]) == (2, 7)
+    assert (operator["rows"], operator["busyMs"]) == (0, [0.0] * 2)
+    log.add(4, again)
+    assert log.get(4) == again
+    assert idle_of(log, 5)["redelivered"] is False
     assert idle_of(log, 5)["operators"]["o"]["channels"] == 2
     assert idle_of(log, 5)["control"] == {"scale": "saso"}
 
 
 def test_of_batches_long_ago_nothing_is_said() -> None:
-    log = ProgressLog(SILENT)
-    log.first = content(-1, 2)
+    log = ProgressLog(SILENT, content(-1, 2))
     for batch in range(500):
         log.add(batch, content(batch, 2))
     assert log.idle(3) is None

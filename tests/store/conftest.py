@@ -12,7 +12,6 @@ from braided.bench.s3_server import S3Server
 from braided.store.durable.location import Location
 from braided.store.durable.open_store import open_store
 from braided.store.durable.store import Store
-from support.hdfs import hdfs_for_tests
 from support.s3 import s3_server_for_tests
 
 
@@ -20,12 +19,6 @@ from support.s3 import s3_server_for_tests
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with s3_server_for_tests(tmp_path_factory) as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with hdfs_for_tests(tmp_path_factory) as url:
-        yield url
 
 
 @pytest.fixture(params=["local", "memory", "s3", "hdfs"])

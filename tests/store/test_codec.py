@@ -290,6 +290,24 @@ def test_a_value_that_does_not_fit_is_refused_by_name(
     assert "Op.value" in str(caught.value)
 
 
+PLAIN = {"i": (int, 0), "f": (float, 0.0), "s": (str, ""), "b": (bool, False)}
+
+
+@pytest.mark.parametrize("timers", [(), (5,)])
+def test_numbers_and_text_are_told_by_their_types(timers: tuple[int, ...]) -> None:
+    codec = StateCodec("Op", [Field(name, *field) for name, field in PLAIN.items()])
+    good = {"i": 2**64 - 1, "f": -0.0, "s": "\x00é", "b": True}
+    for i in (2**64 - 1, -(2**63), 7):
+        back = Op()
+        assert codec.load(back, codec.dump(Op(**good | {"i": i}), timers)) == timers
+        assert vars(back) == good | {"i": i}
+        assert [type(value) for value in vars(back).values()] == [int, float, str, bool]
+        assert math.copysign(1, back.f) == -1
+    for name, value in [("i", True), ("i", "7"), ("i", 2**64), ("f", "x"), ("s", 1), ("b", 1)]:
+        with pytest.raises(StateValueError, match=rf"Op\.{name} "):
+            codec.dump(Op(**good | {name: value}), timers)
+
+
 def test_the_error_names_the_field_its_type_and_the_value() -> None:
     codec = StateCodec("Matcher", [Field("count", int, 0), Field("names", dict[str, int], {})])
     with pytest.raises(StateValueError) as caught:

@@ -27,7 +27,7 @@ from braided.store.durable.epoch_lease import EpochLease
 from braided.store.durable.lease import Lease, acquire_lease
 from braided.store.durable.local_lease import LocalLease
 from braided.store.durable.open_store import open_store
-from braided.store.durable.store import Store
+from braided.store.durable.store import Store, beside
 
 HOLD = """
 import pickle, sys
@@ -79,6 +79,19 @@ def test_one_holder_at_a_time(remote: Store, leases: list[Lease]) -> None:
     leases.append(second := acquire_lease(remote, "query next"))
     assert second.held() and "epoch 2" in second.owner
     assert len(remote.list("lease")) == 1  # what is left of earlier ones goes
+
+
+def test_what_a_holder_that_was_killed_was_writing_goes_with_its_epoch(
+    remote: Store, leases: list[Lease]
+) -> None:
+    """On HDFS, which renames, a renewal that is killed leaves a file that has no name yet."""
+    leases.append(old := acquire_lease(remote, "query old"))
+    old.release()
+    killed, of_others = beside("lease/00000001.json"), beside("lease/00000003.json")
+    for name in (killed, of_others):
+        remote.put(name, b"half")
+    leases.append(acquire_lease(remote, "query next"))
+    assert set(remote.list("lease")) == {"lease/00000002.json", of_others}
 
 
 def test_a_holder_that_was_taken_over_from_knows(remote: Store, leases: list[Lease]) -> None:

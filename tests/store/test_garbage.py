@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from braided import failpoints
+from braided.store.durable.store import beside
 from braided.store.history import garbage as gc_module
 from braided.store.history.garbage import Collector, collect
 from braided.store.history.manifest import CarryFile
@@ -134,8 +135,24 @@ def test_carry_stays_as_long_as_a_manifest_names_it(flow: SmallFlow) -> None:
 def test_what_a_dead_writer_left_half_done_goes(flow: SmallFlow) -> None:
     run_batches(flow, 1)
     flow.files.put("manifests/.00000001.json.ab12.tmp", b"{")
+    flow.files.put("import/.op.json.ab12.tmp", b"{")
     collect(flow.files, flow.manifests, retain=1)
     assert flow.files.list("manifests") == ["manifests/00000000.json"]
+    assert flow.files.list("import") == []
+
+
+@pytest.mark.parametrize("directory", ["state/op", "carry", "dead", "sources"])
+def test_what_is_written_beside_its_name_goes_with_its_batch(
+    flow: SmallFlow, directory: str
+) -> None:
+    """On HDFS, which renames, a process that was killed leaves a file that has no name yet."""
+    run_batches(flow, 2)
+    committed, running = (beside(f"{directory}/{batch}-0-x.bin") for batch in (1, 2))
+    for name in (committed, running):
+        flow.files.put(name, b"half")
+    collect(flow.files, flow.manifests, retain=5)
+    left = flow.files.list(directory)
+    assert committed not in left and running in left
 
 
 def test_the_newest_manifest_must_be_kept(flow: SmallFlow) -> None:

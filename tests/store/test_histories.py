@@ -156,16 +156,19 @@ class LmdbHistories(Histories):
         elif what == "an environment":
             cache.drop(1)
         else:
-            # As all that the cache does: a process that has just restarted may still have it open.
-            with cache._guarded(2):
-                environment = cache._open(2)
-                with environment.lmdb.begin(write=True) as transaction:
-                    cache_module._evict(environment, transaction, 0)
+            environment = cache._open(2)
+            with environment.lmdb.begin(write=True) as transaction:
+                cache_module._evict(environment, transaction, 0)
 
     @rule()
     def process_restarts(self) -> None:
         super().process_restarts()
-        cache_module._handles.clear()
+        # What was open ends with its process, and not when garbage is collected: LMDB opens nothing
+        # twice in one, and the cache would be thrown away.
+        for key, handle in list(cache_module._handles.items()):
+            if handle.path.is_relative_to(self.root):
+                handle.lmdb.close()
+                del cache_module._handles[key]
 
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from braided.errors import UnsupportedError
 from braided.store.aggregates.columns import Column, RecordCodec, field_of
-from braided.store.aggregates.merge import Merger, Part, SumOverflow
+from braided.store.aggregates.merge import ColumnGroup, Merger, SumOverflow
 from support.cases import cases
 
 Batches = list[list[Any]]
@@ -29,7 +29,7 @@ def merged(
 
     A neighbour that is new in every batch goes along: keys are merged many at a time.
     """
-    merger = Merger([Part(rule, len(kinds), name)], kinds)
+    merger = Merger([ColumnGroup(rule, len(kinds), name)], kinds)
     codec = RecordCodec(merger.fields)
     record: bytes | None = None
     shown: tuple[Any, ...] = ()
@@ -279,7 +279,7 @@ def test_what_chance_decides_on_is_left_out_of_a_comparison() -> None:
             sketch.update(float(value))
         return bytes(sketch.serialize())
 
-    parts = (Part("kll", 1, "percentile_approx(v)"), Part("add", 1, "count(v)"))
+    parts = (ColumnGroup("kll", 1, "percentile_approx(v)"), ColumnGroup("add", 1, "count(v)"))
     merger = Merger(parts, [pa.binary(), pa.int64()])
     assert merger.is_random and not Merger(parts[1:], [pa.int64()]).is_random
 

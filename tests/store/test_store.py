@@ -33,7 +33,9 @@ def test_what_is_put_is_read_back_and_listed(store: Store) -> None:
     assert store.list("") == ["state/a b%20é=1/x", *logs, "stately"]
     assert store.directories("state") == ["state/a b%20é=1", "state/op"]
     assert store.directories("") == ["state"]
-    assert store.list("nothing") == store.directories("nothing") == []
+    assert store.files("state/op") == logs
+    assert (store.files("state"), store.files("")) == ([], ["stately"])
+    assert store.list("nothing") == store.directories("nothing") == store.files("nothing") == []
     assert store.below("state").list("op") == ["op/1-0-a.log.arrow", "op/2-0-a.log.arrow"]
 
 
@@ -172,6 +174,7 @@ def test_a_marker_of_hadoops_for_a_directory_is_no_file(s3_server: S3Server) -> 
     store.put("out/1-a/part-0", b"1")
     (s3_server.bucket / "markers" / "out" / "2-b").mkdir()  # as the server keeps such an object
     assert store.list("out") == ["out/1-a/part-0"]
+    assert store.files("out") == store.files("out/2-b") == []
     store.delete_directory("out/1-a")
     assert store.list("out") == []
 

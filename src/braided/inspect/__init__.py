@@ -1,5 +1,5 @@
 """The committed state of a checkpoint, read from durable files: versions, keys, frames.
 
 Nothing here runs or writes: no lease is taken and no cache is touched. It may use `store`,
-`tasks`, `flow` and the kinds, which know how to read what they keep.
+`spark`, `tasks`, `flow` and those of `kinds`, which know how to read what they keep.
 """

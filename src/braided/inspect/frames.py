@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -31,6 +30,7 @@ from braided.errors import BraidedError
 from braided.flow.key_schema import key_schema
 from braided.inspect.contents import reader_of
 from braided.inspect.versions import Versions
+from braided.spark.arrow_types import to_arrow_schema
 from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorVersion, View
 from braided.store.slots.key_codec import KeyCodec
@@ -217,7 +217,7 @@ def changes_frame(
 
 
 def _source(store: Store, operator: str, key: StructType, reader: StateReader) -> _Source:
-    return _Source(store, operator, to_arrow_schema(key, timezone="UTC"), reader)
+    return _Source(store, operator, to_arrow_schema(key), reader)
 
 
 def _schema(names: Sequence[str], types: Sequence[DataType]) -> StructType:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from braided.errors import OptionError, StateNotFoundError
 from braided.inspect.frames import StateTask, state_task
 from braided.inspect.versions import Versions
+from braided.spark.arrow_types import to_arrow_schema
 from braided.store.durable.open_store import checkpoint_store
 from braided.store.history.manifest import View
 
@@ -61,7 +61,7 @@ class StateSource(DataSource):
         slots = self._version.meta.slots
         tasks = min(slots, 1 + self._version.bytes // _BYTES_PER_TASK)
         parts = [list(range(i, slots, tasks)) for i in range(tasks)]
-        return _Reader(self._task, self._variable, schema, parts)
+        return _StateReader(self._task, self._variable, schema, parts)
 
 
 class _Slots(InputPartition):
@@ -73,7 +73,7 @@ class _Slots(InputPartition):
 
 
 @dataclass(frozen=True)
-class _Reader(DataSourceReader):
+class _StateReader(DataSourceReader):
     task: StateTask
     variable: str | None
     schema: StructType
@@ -84,7 +84,7 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Slots)
-        wanted = to_arrow_schema(self.schema, timezone="UTC")
+        wanted = to_arrow_schema(self.schema)
         for batch in self.task.read(partition.slots):
             rows = batch if self.variable is None else _only(batch, self.variable)
             columns = [

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from braided.control.measure.estimator import Estimator
 from braided.control.routing.table import RoutingTable
 from braided.hosts.transition import Transition
-from braided.query.counting import Counting
+from braided.query.counting import Arrived, Counting
 from braided.query.progress import StepTimes
 from braided.query.version import Version
 from braided.spark.offset_log import BatchTimes, SparkLog
@@ -36,6 +36,8 @@ class Admitted:
     tables: Mapping[str, RoutingTable]
     cut: int | None
     """Rows for each channel to process; the rest is carried."""
+    holds_input: bool
+    """Whether it does what is carried, and carries what it takes in."""
     offsets: str
     """What Spark has written of the batch."""
     exposed: Mapping[Entry, str]
@@ -68,26 +70,29 @@ class Admission:
     def admit(self, df: DataFrame, batch: int, before: Version, steps: StepTimes) -> Admitted:
         self._bell.answer(self._spark_log.tick(batch))
         cut = self._commands.cut()
+        holds_input = self._commands.holds_input() and bool(before.view.carry)
         times = self._spark_log.times(batch)
-        channels_least = self._foreseen(df, batch, times)
-        taken = self._commands.take(self._estimator.load, channels_least)
-        tables = self._counted(df, batch, times, before, taken, steps)
+        # Input that is held is not what the tables of this batch should fit.
+        channels_least = {} if holds_input else self._foreseen(df, batch, times)
+        tables = self._commands.take(self._estimator.load, channels_least)
         if self._transition is not None:
             following = self._transition.admit(
                 before.tables,
                 tables,
                 before.view,
-                urgent=bool(channels_least) or tables != taken or _begin_assigned(taken, before),
+                urgent=bool(channels_least) or _begin_assigned(tables, before),
             )
             tables = following.tables
             if following.held:
                 self._commands.hold(following.held)
+        if not holds_input:
+            tables = self._counted(df, batch, times, before, tables, steps)
         # The manifest will be durable, and counts on what sources have noted of this batch.
         self._spark_log.sync_sources()
         offsets = self._spark_log.offsets(batch)
         kept = {(copy.source, copy.entry) for copy in before.view.sources}
         exposed = self._source_log.exposed(offsets, kept)
-        return Admitted(batch, times, tables, cut, offsets, exposed)
+        return Admitted(batch, times, tables, cut, holds_input, offsets, exposed)
 
     def let_go(self) -> None:
         """The batch has run, or failed."""
@@ -99,16 +104,17 @@ class Admission:
         batch: int,
         times: BatchTimes,
         before: Version,
-        taken: dict[str, RoutingTable],
+        tables: dict[str, RoutingTable],
         steps: StepTimes,
     ) -> dict[str, RoutingTable]:
-        """The tables by the rows of the batch, where those are counted."""
+        """The tables by the rows of the batch, where those are counted. Channels stay on their
+        hosts, and tables that wait for what they need go on waiting.
+        """
         if not self._counting.is_due(batch) or not self._spark_log.had_input(batch):
-            return taken
-        if self._transition is not None and taken != before.tables:
-            return taken  # what it needs is brought before it takes effect, and that is not urgent
-        commanded = self._commands.commanded()
-        return self._counting.tables(df, batch, times, before, taken, commanded, steps)
+            return tables
+        spoken_for = self._commands.spoken_for()
+        arrived = Arrived(df, batch, times, before, tables)
+        return self._counting.tables(arrived, spoken_for, steps)
 
     def _foreseen(self, df: DataFrame, batch: int, times: BatchTimes) -> Mapping[str, int]:
         """Channels that a batch should have, by the size of its input; a batch does without an

@@ -3,12 +3,13 @@
 Rows that an operator left for the next batch lead to rows of those after it, which would be late
 there, and come after timers had fired, if the watermark had moved for them meanwhile. So it does
 not: tasks that begin when the batch is being ended keep that of the batch before, and the operator
-goes on from there.
+goes on from there. So do rows that an operator would have given out by itself, had its tasks not
+kept the watermark: timers that were put off, and results that were not final yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from braided.errors import NondeterministicBatchError
 from braided.query.version import Version
@@ -39,31 +40,31 @@ def carried_watermarks(version: Version) -> dict[str, int]:
     }
 
 
-def carried_since(
-    reports: Mapping[str, Sequence[ChannelReport]], before: Version
-) -> dict[str, int]:
+def carried_since(left: Iterable[str], before: Version) -> dict[str, int]:
     """The same after a batch, for the operators that it left rows of."""
     known, late = carried_watermarks(before), late_watermarks(before)
-    return {
-        name: known.get(name, late.get(name, before.watermark_ms))
-        for name, each in reports.items()
-        if any(report.carry is not None for report in each)
-    }
+    return {name: known.get(name, late.get(name, before.watermark_ms)) for name in left}
 
 
 def left_behind(
     ancestors: Mapping[str, frozenset[str]],
     reports: Mapping[str, Sequence[ChannelReport]],
+    left: frozenset[str],
+    fires: frozenset[str],
     before: Version,
     watermark_ms: int,
 ) -> dict[str, int]:
-    """The operators behind which rows are left, each with the watermark that it keeps."""
+    """The operators behind which rows are still to come, each with the watermark that it keeps.
+
+    Rows of those in `left` are, and what those in `fires` give out by time, where they waited.
+    """
     known = late_watermarks(before)
-    cut = {name for name, each in reports.items() if any(r.carry is not None for r in each)}
+    put_off = {name for name in fires if any(each.holds_watermark for each in reports[name])}
+    owing = left | put_off
     behind = {}
     for name, each in reports.items():
         late_ms = known.get(name, before.watermark_ms)
-        if late_ms >= watermark_ms or not ancestors[name] & cut:
+        if late_ms >= watermark_ms or ancestors[name].isdisjoint(owing):
             continue
         ahead = [report.channel for report in each if not report.holds_watermark]
         if ahead:

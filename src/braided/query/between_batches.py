@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from braided.control.events import CutShort
 from braided.control.measure.estimator import Estimator
 from braided.control.routing.balance import rebalance
 from braided.control.routing.table import RoutingTable, moves
 from braided.flow.graph import Flow
 from braided.hosts.transition import Transition
+from braided.migrate.metrics import Commit
+from braided.query.after_cuts import AfterCuts
 from braided.query.counting import Counting
 from braided.query.cutting import Cutter
 from braided.query.due import next_alarm
@@ -59,6 +60,7 @@ class BetweenBatches:
         self._empty_batches = empty_batches
         self._migrations = migrations
         self._cutter = cutter
+        self._after_cuts = AfterCuts(control.note)
         self._counting = counting
         self._transition = transition
 
@@ -74,15 +76,14 @@ class BetweenBatches:
         self.ask_for_next(after, self._spark_log.had_input(outcome.batch))
         self._collector.collect(after.batch)
         cut = outcome.cut if outcome.rows_left else None
-        if cut is not None:
-            self._control.note(CutShort(outcome.batch, cut.why, cut.after_s, outcome.rows_left))
-            if cut.rebalances:
-                self._commands.propose(self._rebalanced(after))
+        if cut is not None and cut.rebalances:
+            self._commands.propose(self._rebalanced(after))
         slowest = [max((r.busy_ns for r in each), default=0) for each in outcome.reports.values()]
         batch_s = sum(steps.ms.values()) / 1000
         self._cutter.learn(batch_s, sum(slowest) / 1e9, cut is not None)
         rows_out = sum(report.rows_out for each in outcome.reports.values() for report in each)
         migration = self._migrations.ended(outcome, rows_out)
+        after_cut = self._after_cuts.ended(outcome, Commit(time.monotonic(), rows_out))
         moved = {name: len(moves(before.tables[name], after.tables[name])) for name in after.tables}
         loads = {name: self._estimator.load(name) for name in after.tables}
         content = section(
@@ -90,12 +91,7 @@ class BetweenBatches:
         )
         if migration is not None:
             content["migration"] = migration
-        if cut is not None:
-            content["cut"] = {
-                "why": cut.why,
-                "afterMs": round(cut.after_s * 1000, 2),
-                "rowsLeft": outcome.rows_left,
-            }
+        content |= after_cut
         if self._transition is not None:
             content["cluster"] = self._transition.show(outcome)
         content["sameBatch"] = self._counting.show(outcome.batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,16 +13,23 @@ from braided.errors import CheckpointMismatchError, OptionError, start_anew
 from braided.spark.offset_log import SparkLog
 from braided.spark.source_log import SourceLog
 from braided.store.durable.store import Store
-from braided.store.history.manifest import OperatorMeta, View
+from braided.store.history.manifest import ORDINALS, OperatorMeta, View
 from braided.store.history.manifest_log import ManifestLog
 
-__all__ = ["Started", "fit", "known_names", "open_sources", "open_view"]
+__all__ = [
+    "StartingPoint",
+    "fit",
+    "known_names",
+    "open_sources",
+    "open_view",
+    "refuse_other_sources",
+]
 
 log = logging.getLogger("braided")
 
 
 @dataclass(frozen=True)
-class Started:
+class StartingPoint:
     """Where a query continues."""
 
     view: View
@@ -30,7 +37,7 @@ class Started:
     fresh: bool
 
 
-def open_view(manifests: ManifestLog, spark_log: SparkLog, location: str) -> Started:
+def open_view(manifests: ManifestLog, spark_log: SparkLog, location: str) -> StartingPoint:
     """The newest view, if Spark's log agrees with it; what a power cut took of that is restored."""
     batches = manifests.batches()
     torn = spark_log.mend() if batches else []  # nothing is touched of another query's
@@ -42,7 +49,7 @@ def open_view(manifests: ManifestLog, spark_log: SparkLog, location: str) -> Sta
         if committed is None:
             if spark_log.is_torn(0):
                 spark_log.forget(0)
-            return Started(View.empty(), uuid.uuid4().hex, True)
+            return StartingPoint(View.empty(), uuid.uuid4().hex, True)
         raise CheckpointMismatchError(
             f"the checkpoint {location} holds {committed + 1} committed batches of Spark's and no "
             "manifest of Braided's: either another query wrote it, or its braided/manifests "
@@ -68,7 +75,7 @@ def open_view(manifests: ManifestLog, spark_log: SparkLog, location: str) -> Sta
             "deleted or restored from another time: restore it, or use a new checkpointLocation"
         )
     view = manifests.view_at(newest)
-    return Started(view, view.flow, False)
+    return StartingPoint(view, view.flow, False)
 
 
 def _restore(
@@ -99,13 +106,31 @@ def _restore(
         )
 
 
+def refuse_other_sources(known: int | None, sources: int, location: str) -> None:
+    """Where the query that planned the newest batch read more sources, or fewer: Spark would fail
+    on it, with an assertion that counts a source of ours.
+    """
+    if known not in (None, sources):
+        raise CheckpointMismatchError(
+            f"the checkpoint {location} is of a query that reads another number of sources "
+            f"({known}, and this one reads {sources}): read the same ones in the same order, or "
+            "use a new checkpointLocation"
+        )
+
+
 def open_sources(
-    root: Store, manifests: ManifestLog, spark_log: SparkLog, started: Started
+    root: Store,
+    manifests: ManifestLog,
+    spark_log: SparkLog,
+    started: StartingPoint,
+    numbers: Sequence[int],
 ) -> SourceLog:
-    """The logs of Spark's sources; what was replaced since it was committed is put back."""
+    """The logs of Spark's sources, of which these are the numbers; what was replaced since it was
+    committed is put back.
+    """
     if started.fresh:
-        return SourceLog(root)
-    source_log = SourceLog(root, spark_log.offsets(started.view.batch))
+        return SourceLog(root, numbers=numbers)
+    source_log = SourceLog(root, spark_log.offsets(started.view.batch), numbers)
     restored = source_log.restore(manifests.sources(started.view))
     if restored:
         log.warning(
@@ -197,6 +222,13 @@ def fit(
     for name, meta in metas.items():
         known = view.operators.get(name)
         if known is None:
+            if ordinal >= ORDINALS:
+                raise CheckpointMismatchError(
+                    f"operator {name!r} is new, and the checkpoint has no number left for it: "
+                    f"operators are numbered as they come, up to {ORDINALS - 1}, and those that "
+                    "were dropped keep theirs. Use a new checkpointLocation; state can be brought "
+                    "there as initial state"
+                )
             fitted[name] = msgspec.structs.replace(meta, ordinal=ordinal)
             ordinal += 1
             continue

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from pyspark.sql import DataFrame
@@ -33,7 +34,7 @@ from braided.steering.same_batch import SameBatch
 from braided.tasks.failure import is_interrupt
 from braided.tasks.spec import BatchSpec
 
-__all__ = ["Counting", "countable"]
+__all__ = ["Arrived", "Counting", "countable"]
 
 log = logging.getLogger("braided")
 
@@ -42,6 +43,18 @@ def countable(plan: FlowPlan) -> dict[str, Keyed]:
     """The operators whose rows can be counted, by name."""
     first = plan.first_operators
     return {plan.flow.step(node).name: node for node in first if plan.stages[node].rows_are_counted}
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A batch that may be counted."""
+
+    df: DataFrame
+    batch: int
+    times: BatchTimes
+    before: Version
+    taken: Mapping[str, RoutingTable]
+    """The tables by which it would run."""
 
 
 class Counting:
@@ -67,29 +80,22 @@ class Counting:
         return outlook.counts
 
     def tables(
-        self,
-        df: DataFrame,
-        batch: int,
-        times: BatchTimes,
-        before: Version,
-        taken: Mapping[str, RoutingTable],
-        commanded: Collection[str],
-        steps: StepTimes,
+        self, arrived: Arrived, spoken_for: Collection[str], steps: StepTimes
     ) -> dict[str, RoutingTable]:
         """The tables of a batch by its rows; those that were taken already where they are as good,
         as a user's are.
         """
-        # A table by which keys change slots was made for a reason: it is left as it is.
+        taken, tables = arrived.taken, arrived.before.tables
         names = [
             name
             for name in self._nodes
-            if name not in commanded and taken[name].keeps_keys_of(before.tables[name])
+            if name not in spoken_for and _may_follow_rows(taken[name], tables[name])
         ]
         if not names:
             return dict(taken)
         try:
             with steps.step("count"):
-                return self._tables(df, batch, times, before, taken, names)
+                return self._tables(arrived, names)
         except Exception as error:
             if is_interrupt(error) or isinstance(error, failpoints.Crash):
                 raise
@@ -112,20 +118,12 @@ class Counting:
     def show(self, batch: int) -> dict[str, object]:
         return self._same_batch.show(batch, self._outlook)
 
-    def _tables(
-        self,
-        df: DataFrame,
-        batch: int,
-        times: BatchTimes,
-        before: Version,
-        taken: Mapping[str, RoutingTable],
-        names: list[str],
-    ) -> dict[str, RoutingTable]:
+    def _tables(self, arrived: Arrived, names: list[str]) -> dict[str, RoutingTable]:
         began_s = time.perf_counter()
-        counts = self._count(df, batch, times, before, taken, names)
-        plans = self._same_batch.choose(taken, before.tables, counts)
+        counts = self._count(arrived, names)
+        plans = self._same_batch.choose(arrived.taken, arrived.before.tables, counts)
         counted = Counted(
-            batch=batch,
+            batch=arrived.batch,
             rows=int(sum(rows.sum() for rows in counts.values())),
             pass_s=time.perf_counter() - began_s,
             saved_s=saved_by(plans),
@@ -135,24 +133,17 @@ class Counting:
         self._control.note(counted)
         failpoints.reach("counted")
         moved = {name: plan.table for name, plan in plans.items() if plan.moved_slots}
-        return {**taken, **moved}
+        return {**arrived.taken, **moved}
 
-    def _count(
-        self,
-        df: DataFrame,
-        batch: int,
-        times: BatchTimes,
-        before: Version,
-        taken: Mapping[str, RoutingTable],
-        names: list[str],
-    ) -> dict[str, Loads]:
+    def _count(self, arrived: Arrived, names: list[str]) -> dict[str, Loads]:
+        df, batch, before, taken = arrived.df, arrived.batch, arrived.before, arrived.taken
         df.sparkSession.sparkContext.setJobDescription(f"braided batch {batch}: counting")
         self._kept = df.persist()
         spec = BatchSpec(
             token="",
             batch=batch,
-            batch_time_ms=times.batch_time_ms,
-            watermark_ms=times.watermark_ms,
+            batch_time_ms=arrived.times.batch_time_ms,
+            watermark_ms=arrived.times.watermark_ms,
             late_watermark_ms=before.watermark_ms,
             due={},
             cut=None,
@@ -181,3 +172,11 @@ class Counting:
         rows = np.zeros(slots)
         np.add.at(rows, counted.column(0).to_numpy(), counted.column(1).to_numpy())
         return rows
+
+
+def _may_follow_rows(taken: RoutingTable, before: RoutingTable) -> bool:
+    """Whether slots of a table may be moved once more. One by which keys change slots was made for
+    a reason; and of hosts that channels are new on it is not known how fast they are there, while
+    their slots were brought there for this very batch.
+    """
+    return taken.keeps_keys_of(before) and (not before.hosts or taken.hosts == before.hosts)

@@ -103,7 +103,8 @@ class Cutter:
             if self._post is None or not self._token or token not in (None, self._token):
                 return False
             if self._asked is None:
-                self._asked = CutAsked(why, time.monotonic() - self._begun_s, rebalances)
+                now_s = time.monotonic()
+                self._asked = CutAsked(why, now_s - self._begun_s, now_s, rebalances)
             self._post.stop(self._token, spares_later=spares_later)
             return True
 

@@ -7,15 +7,24 @@ short.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from braided import failpoints
-from braided.errors import BraidedError, CheckpointMismatchError
+from braided.errors import (
+    BatchError,
+    BraidedError,
+    CheckpointMismatchError,
+    FencedError,
+    PublishError,
+)
 from braided.flow.graph import Flow
 from braided.hosts.transition import Transition
 from braided.query.admission import Admission
@@ -24,13 +33,14 @@ from braided.query.commit import Committer
 from braided.query.figures import Figures
 from braided.query.flow_text import flow_text
 from braided.query.gate import Gate, Stopped
-from braided.query.losing import explain_concurrent, fenced
+from braided.query.losing import explain_concurrent, fenced, refuse_replaced
 from braided.query.migrating import Migrations
 from braided.query.outputs import Outputs
 from braided.query.processing import Processing
 from braided.query.progress import ProgressLog, StepTimes
 from braided.query.version import Version
 from braided.spark.query_handle import QueryHandle
+from braided.spark.reasons import is_of_spark, reason
 from braided.spark.session_settings import configure
 from braided.spark.tick import Bell
 from braided.steering.control_thread import ControlThread
@@ -38,6 +48,11 @@ from braided.store.durable.lease import Lease
 from braided.tasks.failure import from_worker, is_interrupt
 
 __all__ = ["BatchSteps", "Engine"]
+
+_QUERY_S = 10.0
+"""How long the first batch waits for the query that it is of, which Spark has started by then."""
+_TABLE = re.compile(r"\[(\d+,){8,}\d+\]")
+"""A routing table in Spark's plan: a number for each slot, hundreds of them."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +97,7 @@ class Engine:
         self._steps = steps
         self._arriving = arriving
         self._configured = False
+        self._proved = False
         self._query = query
         self._control = control
         self._migrations = migrations
@@ -97,7 +113,7 @@ class Engine:
             try:
                 self._run(df, batch)
             except BaseException as error:
-                raise self._explained(error) from None
+                raise self._explained(error, batch) from None
 
     def call_when_fenced(self, then: Callable[[], None]) -> None:
         """Has a function called if another query takes the checkpoint over; `error` says which."""
@@ -121,7 +137,9 @@ class Engine:
         print(flow_text(self._flow, self.version.tables, outputs.names))
         for name, frame in zip(outputs.names, outputs.frames, strict=False):
             print(f"\n== Spark's plan of the newest batch, for {name} ==")
-            frame.explain(extended)
+            with redirect_stdout(StringIO()) as told:
+                frame.explain(extended)
+            print(_TABLE.sub("[channel of each slot]", told.getvalue()), end="")
 
     def close(self) -> None:
         """Lets go of the checkpoint; who comes second waits until that is done."""
@@ -135,6 +153,7 @@ class Engine:
                 if self._transition is not None:
                     self._transition.close()
                 self._steps.processing.close()
+                self._steps.outputs.close()
             finally:
                 self._lease.release()
                 self._closed = True
@@ -159,6 +178,11 @@ class Engine:
             with times.step("admit"):
                 steps.committer.check_lease()
                 admitted = steps.admission.admit(df, batch, before, times)
+            if not self._proved:
+                # Whoever was taken over from may have been about to write the first ones, no more.
+                planned = self._query.planned(_QUERY_S)
+                refuse_replaced(planned, admitted.offsets, batch, self._location)
+                self._proved = True
             self._migrations.began(admitted.tables)
             outcome = steps.processing.process(df, admitted, before, times)
         finally:
@@ -187,14 +211,33 @@ class Engine:
         self._steps.committer.check_lease()
         self._steps.outputs.publish(df.sparkSession, batch, outputs)
         self._steps.between.ask_for_next(self.version, had_input=True)
-        self.progress.add(batch, {"batchId": batch, "redelivered": True, "operators": {}})
+        content = self.progress.published_again(batch)
+        self.progress.add(batch, content)
+        self._figures.show(batch, content)
 
-    def _explained(self, error: BaseException) -> BaseException:
+    def _explained(self, error: BaseException, batch: int) -> BaseException:
         """The error as Spark should get it: short, typed, or the words for an interrupt."""
-        if not self._query.is_active() or (self.gate.stopping and is_interrupt(error)):
+        stopping = self.gate.stopping
+        if stopping and isinstance(error, PublishError) and error.__cause__ is not None:
+            error = error.__cause__  # Spark sees by its own words whether that is the stop
+        if not self._query.is_active() or (stopping and is_interrupt(error)):
             return Stopped()
         typed = error if isinstance(error, BraidedError) else from_worker(error)
+        if typed is None and is_of_spark(error) and not stopping:
+            typed = self._failed_step(error, batch)
+        if isinstance(self.error, FencedError):
+            typed = self.error  # whatever failed besides, that is why it ends
         if typed is not None:
             self.error = typed
         self.close()
         return typed or error
+
+    def _failed_step(self, error: BaseException, batch: int) -> BatchError:
+        """What Spark could not compute: a step of the user's before, between or after operators."""
+        said, _, lines = reason(error).partition("\n  File ")
+        stands = "committed" if batch <= self.version.batch else "not committed"
+        return BatchError(
+            f"a step of the flow, or writing its output, failed: {said}\n"
+            f"  batch: {batch}, which is {stands}: fix it and start the query again"
+            + (f"\n  File {lines}" if lines else "")
+        )

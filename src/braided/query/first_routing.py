@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from braided.control.routing.key_assignment import Hashes, KeyAssignment
 from braided.control.routing.table import RoutingTable
@@ -25,6 +24,7 @@ from braided.errors import OptionError
 from braided.flow.key_hashes import many_key_hashes
 from braided.flow.route import can_be_pinned
 from braided.flow.step import KeyedStep
+from braided.spark.arrow_types import to_arrow_schema
 from braided.store.slots.key_codec import KeyCodec
 
 __all__ = ["PART", "PARTS", "read_routing", "slots_of_parts"]
@@ -80,7 +80,7 @@ def _read(spark: SparkSession, file: Path, step: KeyedStep, table: RoutingTable)
             f"braided.routing has {file}, but keys of operator {step.name!r} are always where "
             "their hashes say"
         )
-    schema = to_arrow_schema(step.key_schema, timezone="UTC")
+    schema = to_arrow_schema(step.key_schema)
     try:
         rows = pq.read_table(file)
         parts = int((rows.schema.metadata or {}).get(PARTS, b"0"))

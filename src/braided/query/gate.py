@@ -59,8 +59,9 @@ class Gate:
         with self._state:
             return self._thread == threading.get_ident()
 
-    def shut(self, timeout_s: float) -> bool:
-        """No batch begins from here on; True when none is running any more."""
+    def shut(self, timeout_s: float) -> int | None:
+        """No batch begins from here on. The batch that still runs then, or None."""
         with self._state:
             self.stopping = True
-            return self._state.wait_for(lambda: self.running is None, timeout_s)
+            self._state.wait_for(lambda: self.running is None, timeout_s)
+            return self.running

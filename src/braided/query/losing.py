@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 from braided.errors import BraidedError, FencedError, LateWriteError
 from braided.store.durable.lease import Lease
 
-__all__ = ["explain_concurrent", "fenced"]
+__all__ = ["explain_concurrent", "fenced", "refuse_replaced"]
 
 _CONCURRENT = ("Concurrent update to the log", "CONCURRENT_STREAM_LOG_UPDATE")
 """What Spark says of an entry of its logs that is there before it has written it."""
@@ -31,6 +33,35 @@ def explain_concurrent(said: str, lease: Lease, location: str) -> BraidedError |
         "query that had the checkpoint before has written it late. Nothing is lost or doubled by "
         "that. Start the query again: it goes on with that entry"
     )
+
+
+def refuse_replaced(planned: list[str] | None, offsets: str, batch: int, location: str) -> None:
+    """LateWriteError if the offsets of a batch, as they are stored, are not those that it runs by.
+
+    In an object store an entry can be replaced. A query that was taken over from while it wrote the
+    offsets of a batch may replace those that its heir has written of it, between that and the look
+    at them: the manifest would keep them, and the next start read some input twice, or never.
+    """
+    stored = offsets.strip("\n").split("\n")[2:]
+    if planned is None or len(planned) != len(stored):
+        return
+    if all(map(_say_the_same, planned, stored)):
+        return
+    raise LateWriteError(
+        f"the offsets of batch {batch} in {location} are not those that this query has written: "
+        "the query that had the checkpoint before has written them late. The batch is not "
+        "committed, and nothing is lost or doubled by that. Start the query again: it goes on with "
+        "that entry"
+    )
+
+
+def _say_the_same(planned: str, stored: str) -> bool:
+    if planned == stored:
+        return True
+    try:
+        return bool(json.loads(planned) == json.loads(stored))
+    except ValueError:
+        return False
 
 
 def _successor(lease: Lease) -> str | None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -22,25 +21,27 @@ from braided.control.routing.table import Loads, RoutingTable
 from braided.errors import MigrationError, QueryStoppedError, UnsupportedError
 from braided.hosts.transition import Transition
 from braided.migrate.machine import Machine, Phase
-from braided.migrate.metrics import Commit, Metrics, Timeline
+from braided.migrate.metrics import Commit, Metrics, MigrationTimeline, RecentCommits
 from braided.migrate.steps import (
     BatchBegan,
     BatchEnded,
+    CarryFirst,
     Confine,
-    Cut,
+    CutBatch,
     End,
     Event,
+    ExecutorMove,
+    ExecutorsReady,
     Instruction,
     Kill,
-    Move,
-    Outcome,
+    MigrationOutcome,
     Pause,
     PausedLong,
     Prepare,
-    Prepared,
     Request,
     Resume,
     Seen,
+    StepFailed,
     StopAsked,
     Strategy,
     TimeUp,
@@ -48,7 +49,7 @@ from braided.migrate.steps import (
 from braided.query.cutting import Cutter
 from braided.query.version import Version
 from braided.spark.executors import Executor, cores_by_host
-from braided.tasks.outcome import Outcome as BatchOutcome
+from braided.tasks.outcome import Outcome
 
 __all__ = ["Migration", "Migrations"]
 
@@ -57,9 +58,6 @@ log = logging.getLogger("braided")
 _LOOK_S = 0.1
 _PAUSE_S = 10.0
 """How long batches wait for executors that are being made ready."""
-_COMMITS_KEPT = 512
-_RATE_S = 60.0
-"""The rate of output before a migration is that of so many seconds."""
 
 Tables = Mapping[str, RoutingTable]
 
@@ -70,7 +68,7 @@ class Migration:
     `metrics` goes on to be filled in after the end: whether output is stable shows a minute later.
     """
 
-    def __init__(self, machine: Machine, timeline: Timeline) -> None:
+    def __init__(self, machine: Machine, timeline: MigrationTimeline) -> None:
         self._machine = machine
         self._timeline = timeline
         self.outcome: str | None = None
@@ -84,6 +82,17 @@ class Migration:
     @property
     def phase(self) -> str:
         return self._machine.phase.value
+
+    @property
+    def is_by_killing(self) -> bool:
+        """Whether what was running is done again where it goes to, unless that is called off."""
+        is_off = self.outcome not in (None, MigrationOutcome.DONE.value)
+        return self._machine.strategy is Strategy.DSM and not is_off
+
+    @property
+    def destination(self) -> frozenset[str]:
+        """The executors that it goes to, as far as they are there."""
+        return self._machine.destination
 
     @property
     def metrics(self) -> Metrics:
@@ -100,6 +109,18 @@ class Migration:
         return f"Migration({self.strategy}, {self.outcome or self.phase}, {self.metrics})"
 
 
+@dataclass(frozen=True)
+class _Hit:
+    """What a kill did to the batch that was running."""
+
+    hosts: frozenset[str]
+    """Those that executors were killed on."""
+    others: frozenset[str]
+    """The executors there that did nothing again for it: those that were killed, and any beside
+    them, whose channels may have been theirs before.
+    """
+
+
 class Migrations:
     """The migrations of a query, one at a time."""
 
@@ -108,25 +129,29 @@ class Migrations:
         transition: Transition | None,
         cutter: Cutter,
         ring: Callable[[], None],
+        hold_input: Callable[[], None],
         note: Callable[[LoggedEvent], None],
     ) -> None:
-        """`ring` asks for a batch; `note` writes to the event log."""
+        """`ring` asks for a batch; `hold_input` has the next one leave its input for the one after
+        it; `note` writes to the event log.
+        """
         self._transition = transition
         self._cutter = cutter
         self._ring = ring
+        self._hold_input = hold_input
         self._note = note
         self._lock = threading.Condition()
         self._events: SimpleQueue[Event] = SimpleQueue()
-        self._commits: deque[Commit] = deque(maxlen=_COMMITS_KEPT)
+        self._commits = RecentCommits()
         self._migration: Migration | None = None
-        self._timeline: Timeline | None = None
+        self._timeline: MigrationTimeline | None = None
         self._is_going = False
         self._is_paused = False
         self._paused_s = 0.0
         self._is_stopped = False
-        self._running: Tables | None = None
+        self._is_running = False
         self._began_confined = False
-        self._killed_hosts: frozenset[str] = frozenset()
+        self._hit: _Hit | None = None
 
     # -- the thread of the batches ---------------------------------------------------------
 
@@ -139,38 +164,49 @@ class Migrations:
                 if not is_active():
                     return False
                 self._lock.wait(_LOOK_S)
+            # From here on it is in flight: who migrates meanwhile waits for its end.
+            self._is_running = True
         return True
 
     def began(self, tables: Tables) -> None:
         """A batch begins, by these tables."""
         confined = self._is_confined(tables)
         with self._lock:
-            self._running, self._began_confined = tables, confined
+            self._began_confined = confined
             if self._timeline is not None:
                 self._timeline.batch_began(time.monotonic(), confined)
             if self._is_going:
                 self._events.put(BatchBegan(confined))
 
-    def ended(self, outcome: BatchOutcome, rows_out: int) -> dict[str, Any] | None:
+    def ended(self, outcome: Outcome, rows_out: int) -> dict[str, Any] | None:
         """A batch is published, and has given out so many rows; what the progress should show."""
         now_s, is_confined = time.monotonic(), self._is_confined(outcome.tables)
         with self._lock:
-            # One that ran on hosts that stay, when channels were confined to them and others, has
-            # not moved.
-            confined = is_confined and self._began_confined
-            self._running = None
-            self._commits.append(Commit(now_s, rows_out))
+            hit, self._hit, self._is_running = self._hit, None, False
+            self._commits.add(Commit(now_s, rows_out))
             if self._timeline is None or self._migration is None:
                 return None
-            redone = self._rows_redone(outcome)
-            self._timeline.batch_ended(now_s, confined, rows_out, outcome.rows_left, redone)
+            # One that ran on hosts that stay, when channels were confined to them and others, has
+            # not moved; one that was done again because executors were killed may have.
+            moved = is_confined and self._began_confined
+            if hit is not None and self._migration.is_by_killing:
+                moved = moved or _ran_on(outcome, self._migration.destination)
+            redone = 0 if hit is None else _rows_redone(outcome, hit)
+            self._timeline.batch_ended(now_s, moved, rows_out, outcome.rows_left, redone)
             if self._is_going:
-                self._events.put(BatchEnded(confined))
+                self._events.put(BatchEnded(moved))
             shown = self._migration.show()
-            if self._timeline.is_whole and not self._is_going:
-                self._timeline = None
-                self._note(_logged(outcome.batch, self._migration))
+            if not self._is_going:
+                self._show_no_more(outcome.batch, self._migration, self._timeline)
             return shown
+
+    def _show_no_more(self, batch: int, migration: Migration, timeline: MigrationTimeline) -> None:
+        """Lets go of a migration that has ended, once there is nothing more to find out."""
+        if migration.outcome != MigrationOutcome.DONE.value:
+            self._timeline = None  # all there is to say was logged when it ended
+        elif timeline.is_whole:
+            self._timeline = None
+            self._note(_logged(batch, migration))
 
     def stop(self) -> None:
         """The query is being stopped: a migration ends where it is, and nothing waits for it."""
@@ -181,20 +217,6 @@ class Migrations:
 
     def _is_confined(self, tables: Tables) -> bool:
         return self._transition is not None and self._transition.is_confined(tables)
-
-    def _rows_redone(self, outcome: BatchOutcome) -> int:
-        """Rows of channels that were to run on hosts that were killed, and ran elsewhere."""
-        killed, self._killed_hosts = self._killed_hosts, frozenset()
-        if not killed or self._transition is None:
-            return 0
-        rows = 0
-        for name, reports in outcome.reports.items():
-            hosts = outcome.tables[name].hosts
-            for report in reports:
-                planned = hosts[report.channel] if hosts else ""
-                ran_on = self._transition.hosts.host_of(report.executor)
-                rows += report.rows_in if planned in killed and ran_on not in killed else 0
-        return rows
 
     # -- the thread that asks --------------------------------------------------------------
 
@@ -208,7 +230,7 @@ class Migrations:
         """Runs a migration to its end. `version`: what is true between two batches."""
         transition = self.transition
         seen = transition.look()
-        move = self._move_to(executors, seen)
+        move = self._move_to(strategy, executors, seen)
         with self._lock:
             if self._is_stopped:
                 raise QueryStoppedError("migrate: the query is being stopped")
@@ -219,29 +241,54 @@ class Migrations:
             self._is_going = transition.is_migrating = True
             self._events = SimpleQueue()
             there = Seen({executor.id: executor.host for executor in seen})
-            machine = Machine(strategy, move, there, self._running is not None)
+            machine = Machine(strategy, move, there, self._is_running)
             asked_s = time.monotonic()
-            recent = [each for each in self._commits if each.at_s >= asked_s - _RATE_S]
-            timeline = Timeline(strategy, asked_s, recent)
+            timeline = MigrationTimeline(strategy, asked_s, self._commits.until(asked_s))
             migration = Migration(machine, timeline)
             self._migration, self._timeline = migration, timeline
+        deadline_s = asked_s + timeout_s
         try:
-            end = self._drive(machine, timeline, asked_s + timeout_s, version)
-            migration.outcome, migration.why = end.outcome.value, end.why
-        finally:
-            # Nobody is there any more who would take channels back.
-            transition.confine(None)
-            with self._lock:
-                self._is_going = self._is_paused = transition.is_migrating = False
-                self._lock.notify_all()
-        if end.outcome is not Outcome.STOPPED:  # then the log is somebody else's
-            self._note(_logged(version().batch, migration))
-        level = logging.INFO if end.outcome is Outcome.DONE else logging.WARNING
-        log.log(level, "migration by %s is %s %s", strategy.value, end.outcome.value, end.why)
+            end = self._drive(machine, timeline, deadline_s, version)
+        except BaseException as error:
+            self._conclude(migration, self._give_up(machine, timeline, error, version), version)
+            raise
+        self._conclude(migration, end, version)
         return migration
+
+    def _conclude(self, migration: Migration, end: End, version: Callable[[], Version]) -> None:
+        """Lets batches and channels go on by themselves, and says how it ended."""
+        migration.outcome, migration.why = end.outcome.value, end.why
+        # Nobody is there any more who would take channels back.
+        self.transition.confine(None)
+        with self._lock:
+            self._is_going = self._is_paused = self.transition.is_migrating = False
+            self._lock.notify_all()
+        if end.outcome is not MigrationOutcome.STOPPED:  # then the log is somebody else's
+            self._note(_logged(version().batch, migration))
+        level = logging.INFO if end.outcome is MigrationOutcome.DONE else logging.WARNING
+        log.log(level, "migration by %s is %s %s", migration.strategy, migration.outcome, end.why)
+
+    def _give_up(
+        self,
+        machine: Machine,
+        timeline: MigrationTimeline,
+        error: BaseException,
+        version: Callable[[], Version],
+    ) -> End:
+        """Takes back what can be, after an error; how it ended."""
+        said = str(error).split("\n", 1)[0]
+        why = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        end = End(MigrationOutcome.UNDONE, why)
+        for instruction in machine.on(StepFailed(why)):
+            try:
+                end = self._carry_out([instruction], timeline, time.monotonic(), version) or end
+            except BaseException as another:  # the first one is what is raised
+                log.warning("migration: %s failed, too: %s", instruction, another)
+        return end
 
     def plan(
         self,
+        strategy: Strategy,
         executors: int | Sequence[str] | None,
         version: Version,
         loads: Mapping[str, Loads],
@@ -250,12 +297,19 @@ class Migrations:
         that nobody knows yet, unless they are named.
         """
         seen = self.transition.look()
-        move = self._move_to(executors, seen)
+        move = self._move_to(strategy, executors, seen)
         cores = cores_by_host(executor for executor in seen if executor.id in move.stay)
         missing = sorted((move.hosts or frozenset()) - cores.keys())
         names = missing or [f"new executor {n}" for n in range(1, move.come + 1)]
         each = min((executor.cores for executor in seen), default=1)
-        return self.transition.plan_on(cores | dict.fromkeys(names, each), version.tables, loads)
+        where = cores | dict.fromkeys(names, each)
+        planned = self.transition.plan_on(where, version.tables, loads)
+        # Whatever `braided.prefetch` says: it is for batches that go on.
+        return replace(
+            planned,
+            is_prefetched=strategy is Strategy.DCR,
+            is_paused_for=strategy is Strategy.CCR,
+        )
 
     @property
     def transition(self) -> Transition:
@@ -266,9 +320,19 @@ class Migrations:
                 "channels can't be placed on them): run on a cluster, without "
                 "braided.placement=off"
             )
+        if self._transition.grows_itself:
+            raise UnsupportedError(
+                "migrate asks Spark for executors and gives others back, and Spark's own dynamic "
+                "allocation would undo it: set spark.dynamicAllocation.enabled=false"
+            )
         return self._transition
 
-    def _move_to(self, executors: int | Sequence[str] | None, seen: Sequence[Executor]) -> Move:
+    def _move_to(
+        self,
+        strategy: Strategy,
+        executors: int | Sequence[str] | None,
+        seen: Sequence[Executor],
+    ) -> ExecutorMove:
         move = move_to(executors, seen, self.transition.weights())
         total, most = len(move.stay) + move.come, self.transition.executors_most
         if most is not None and total > most:
@@ -276,12 +340,20 @@ class Migrations:
                 f"a migration to {total} executors, where braided.cluster.maxExecutors is {most}: "
                 "name fewer, or start the query with more"
             )
+        meanwhile = len(seen) + move.come
+        if most is not None and strategy is not Strategy.DSM and meanwhile > most:
+            raise MigrationError(
+                f"a migration by {strategy.value} to {total} executors needs {meanwhile} for a "
+                "while, as those that leave go when the others have taken over, and "
+                f"braided.cluster.maxExecutors is {most}: use 'dsm', which lets them go first, or "
+                "start the query with more"
+            )
         return move
 
     def _drive(
         self,
         machine: Machine,
-        timeline: Timeline,
+        timeline: MigrationTimeline,
         deadline_s: float,
         version: Callable[[], Version],
     ) -> End:
@@ -313,7 +385,7 @@ class Migrations:
     def _carry_out(
         self,
         instructions: Sequence[Instruction],
-        timeline: Timeline,
+        timeline: MigrationTimeline,
         deadline_s: float,
         version: Callable[[], Version],
     ) -> End | None:
@@ -324,7 +396,7 @@ class Migrations:
             if isinstance(instruction, Request):
                 transition.request(instruction.total)
             elif isinstance(instruction, Kill):
-                self._kill(instruction.executors)
+                self._kill(instruction, timeline)
             elif isinstance(instruction, Prepare):
                 left_s = max(0.0, deadline_s - time.monotonic())
                 # Meanwhile the running batch may have to be ended, or all be called off.
@@ -338,33 +410,39 @@ class Migrations:
                 with self._lock:
                     self._is_paused = True
                     self._paused_s = time.monotonic()
-                    timeline.paused(time.monotonic(), self._running is not None)
+                    timeline.paused(time.monotonic(), self._is_running)
             elif isinstance(instruction, Resume):
                 with self._lock:
                     self._is_paused = False
                     self._lock.notify_all()
-            elif isinstance(instruction, Cut):
+            elif isinstance(instruction, CutBatch):
                 self._cut()
             elif isinstance(instruction, Confine):
                 transition.confine(instruction.executors)
                 self._ring()
+            elif isinstance(instruction, CarryFirst):
+                if self._cutter.address is not None:  # or nothing was captured
+                    self._hold_input()
             else:
                 return instruction
         return None
 
-    def _kill(self, executors: frozenset[str]) -> None:
-        hosts = self.transition.hosts
+    def _kill(self, kill: Kill, timeline: MigrationTimeline) -> None:
+        transition = self.transition
+        hosts = frozenset(map(transition.hosts.host_of, kill.executors))
+        beside = {executor.id for executor in transition.look() if executor.host in hosts}
         with self._lock:
-            if self._running is not None:
-                self._killed_hosts = frozenset(map(hosts.host_of, executors))
-        self.transition.release(executors)
+            timeline.killed(time.monotonic(), self._is_running)
+            if self._is_running:
+                self._hit = _Hit(hosts, kill.executors | beside)
+        transition.release(kill.executors, kill.total)
 
     def _prepare(
         self,
         executors: frozenset[str],
         version: Version,
         timeout_s: float,
-        timeline: Timeline,
+        timeline: MigrationTimeline,
         events: SimpleQueue[Event],
     ) -> None:
         """Tells which of the executors can run channels; those that can't are named in the log."""
@@ -375,14 +453,14 @@ class Migrations:
             log.warning("new executors are not prepared: %s", str(error).split("\n", 1)[0])
         with self._lock:
             timeline.prepared(time.monotonic())
-        events.put(Prepared(fit, executors - fit))
+        events.put(ExecutorsReady(fit, executors - fit))
 
 
 def move_to(
     executors: int | Sequence[str] | None,
     seen: Sequence[Executor],
     weights: Mapping[str, float],
-) -> Move:
+) -> ExecutorMove:
     """Who stays, who leaves and how many come. `weights`: how much state each host has.
 
     A number: so many executors, and those that have most of the state stay. Hosts: one on each.
@@ -390,13 +468,13 @@ def move_to(
     """
     ids = frozenset(executor.id for executor in seen)
     if executors is None:
-        return Move(frozenset(), ids, len(ids))
+        return ExecutorMove(frozenset(), ids, len(ids))
     if isinstance(executors, int):
         if isinstance(executors, bool) or executors < 1:
             raise ValueError(f"migrate takes at least 1 executor, not {executors!r}")
         by_weight = sorted(seen, key=lambda each: -weights.get(each.host, 0.0))
         stay = frozenset(executor.id for executor in by_weight[:executors])
-        return Move(stay, ids - stay, max(0, executors - len(ids)))
+        return ExecutorMove(stay, ids - stay, max(0, executors - len(ids)))
     hosts = frozenset(() if isinstance(executors, str) else executors)
     if not hosts or not all(isinstance(host, str) and host for host in hosts):
         raise ValueError(f"migrate takes the names of hosts, not {executors!r}")
@@ -405,7 +483,25 @@ def move_to(
         if executor.host in hosts:
             first.setdefault(executor.host, executor.id)
     stay = frozenset(first.values())
-    return Move(stay, ids - stay, len(hosts - first.keys()), hosts)
+    return ExecutorMove(stay, ids - stay, len(hosts - first.keys()), hosts)
+
+
+def _ran_on(outcome: Outcome, executors: frozenset[str]) -> bool:
+    """Whether all channels ran on these, as their reports say."""
+    ran_on = {report.executor for each in outcome.reports.values() for report in each}
+    return bool(ran_on) and ran_on <= executors
+
+
+def _rows_redone(outcome: Outcome, hit: _Hit) -> int:
+    """Rows of channels that were to run where executors were killed, and ran on others."""
+    rows = 0
+    for name, reports in outcome.reports.items():
+        hosts = outcome.tables[name].hosts
+        for report in reports:
+            planned = hosts[report.channel] if hosts else ""
+            is_again = planned in hit.hosts and report.executor not in hit.others
+            rows += report.rows_in if is_again else 0
+    return rows
 
 
 def _logged(batch: int, migration: Migration) -> Migrated:

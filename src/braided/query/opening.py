@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,7 +21,13 @@ from braided.hosts.opening import open_transition, place_frames
 from braided.options import Options
 from braided.query.admission import Admission
 from braided.query.between_batches import BetweenBatches
-from braided.query.checkpoint import fit, known_names, open_sources, open_view
+from braided.query.checkpoint import (
+    fit,
+    known_names,
+    open_sources,
+    open_view,
+    refuse_other_sources,
+)
 from braided.query.commit import CONTROL, Committer
 from braided.query.counting import Counting, countable
 from braided.query.cutting import Cutter, open_cutter
@@ -43,7 +50,7 @@ from braided.spark.executors import local_cores, local_cpus
 from braided.spark.filled_progress import FilledProgress
 from braided.spark.offset_log import SparkLog
 from braided.spark.query_handle import BatchCall, QueryHandle
-from braided.spark.source_log import SourceLog
+from braided.spark.source_log import SourceLog, source_numbers
 from braided.spark.tick import Bell
 from braided.steering.commands import Commands
 from braided.steering.control_thread import ControlThread
@@ -142,17 +149,23 @@ def open_query(
     source = inputs.joined()  # refused, if at all, before anything is left behind
     location, files = root.location.text, root.below("braided")
     lease = acquire_lease(files, f"query on {location}", options.takeover)
-    bell, box = None, ReportBox(spark.sparkContext)
-    # Rows that are left would come out of order, or after the end.
-    can_cut = not (options.order_preserving or ends_itself)
-    cutter = open_cutter(spark, flow, can_cut, is_watched=options.cut and can_cut)
-    try:
-        checkpoint = _open_checkpoint(root, files, lease, flow, options)
+    # What was opened is closed in the other order, the lease last, if the rest can't be opened.
+    with ExitStack() as undo:
+        undo.callback(lease.release)
+        box = ReportBox(spark.sparkContext)
+        undo.callback(box.close)
+        # Rows that are left would come out of order, or after the end.
+        can_cut = not (options.order_preserving or ends_itself)
+        cutter = open_cutter(spark, flow, can_cut, is_watched=options.cut and can_cut)
+        undo.callback(cutter.close)
+        numbers = source_numbers(source)
+        checkpoint = _open_checkpoint(root, files, lease, flow, options, numbers)
         bell = Bell(checkpoint.tick)
+        undo.callback(bell.close)
         parts = _assemble(
-            checkpoint, inputs, sinks, options, spark, handle, bell, box, cutter, interval_s
+            checkpoint, inputs, sinks, options, spark, handle, bell, box, cutter, interval_s, undo
         )
-        return OpenQuery(
+        opened = OpenQuery(
             location=location,
             source=source,
             bell=bell,
@@ -168,24 +181,28 @@ def open_query(
             stop_timeout_s=options.stop_timeout_s,
             temporary=temporary,
         )
-    except BaseException:
-        if bell is not None:
-            bell.close()
-        box.close()
-        cutter.close()
-        lease.release()
-        raise
+        undo.pop_all()  # from here on `close` does it
+        return opened
 
 
 def _open_checkpoint(
-    root: Store, files: Store, lease: Lease, flow: Flow, options: Options
+    root: Store,
+    files: Store,
+    lease: Lease,
+    flow: Flow,
+    options: Options,
+    sources: Sequence[int],
 ) -> OpenCheckpoint:
-    location, spark_log, manifests = root.location.text, SparkLog(root), ManifestLog(files)
+    location, manifests = root.location.text, ManifestLog(files)
+    spark_log = SparkLog(root, sources)
     started = open_view(manifests, spark_log, location)
     view = started.view
-    source_log = open_sources(root, manifests, spark_log, started)
+    source_log = open_sources(root, manifests, spark_log, started, sources)
     planned = spark_log.last_offset()
-    tick = -1 if planned is None else spark_log.tick(planned)
+    tick = -1
+    if planned is not None:
+        tick = spark_log.tick(planned)
+        refuse_other_sources(spark_log.sources(planned), len(sources), location)
     watermark_ms, memory = 0, None
     outputs: tuple[Prepared, ...] = ()
     if not started.fresh:
@@ -255,8 +272,8 @@ def _tables(
     metas: Mapping[str, OperatorMeta],
     channels: int,
 ) -> dict[str, RoutingTable]:
-    """The tables in effect, and first ones for operators that are new. Of an operator that can
-    merge no longer, no key is split.
+    """The tables in effect, and first ones for operators that are new. Of an operator whose keys
+    can be split no longer, none is.
     """
     tables = {}
     for step in flow.steps:
@@ -265,7 +282,7 @@ def _tables(
             table = RoutingTable.initial(meta.slots, min(channels, meta.slots))
         else:
             table = table_of(operator, manifests)
-            if step.merge_parts is None:
+            if step.name not in flow.can_split:
                 table = without_shares(table, table.epoch + 1)
         tables[step.name] = table
     return tables
@@ -293,7 +310,9 @@ def _assemble(
     box: ReportBox,
     cutter: Cutter,
     interval_s: float,
+    undo: ExitStack,
 ) -> _Parts:
+    """`undo` gets what is to be closed if the rest can't be put together."""
     version, spark_log, metas = checkpoint.version, checkpoint.spark_log, checkpoint.metas
     flow = checkpoint.flow
     location = _state_location(checkpoint, options)
@@ -322,6 +341,8 @@ def _assemble(
     transition = open_transition(
         spark, placed, location, upstream_of(flow), options, TASK_MODULES, bell.ring
     )
+    if transition is not None:
+        undo.callback(transition.close)
     context = spark.sparkContext
     parallelism = context.defaultParallelism
     host_cores = int(context.getConf().get("spark.executor.cores", None) or parallelism)
@@ -341,24 +362,36 @@ def _assemble(
         policies,
         checkpoint.control_memory,
         Sampler(flow, interval_s),
-        open_event_log(checkpoint.files),
+        open_event_log(checkpoint.files, checkpoint.lease.held),
         commands,
         reserve,
         KeyHashes(spark, flow.steps),
         handle,
         same_batch,
     )
+    undo.callback(control.close)
     counting = Counting(plan, same_batch, control)
-    migrations = Migrations(transition, cutter, bell.ring, control.note)
+    migrations = Migrations(transition, cutter, bell.ring, commands.hold_input_next, control.note)
     slots = {name: meta.slots for name, meta in metas.items()}
     estimator = Estimator(options.window_batches, slots, COLD_BATCHES)
-    progress = ProgressLog(control)
-    progress.first = {**_section_before(version, metas, estimator), "control": control.summary()}
+    first = {**_section_before(version, metas, estimator), "control": control.summary()}
+    progress = ProgressLog(control, first)
     collector = Collector(checkpoint.files, checkpoint.manifests, options.retained_manifests)
     stored = StoredHistory()
     collector.collect_orphans(stored.see)
     version = replace(version, history=stored.history)
-    outputs = Outputs(flow.ends, _open_sinks(sinks, checkpoint, spark), checkpoint.outputs)
+    committer = Committer(
+        checkpoint.manifests,
+        checkpoint.lease,
+        checkpoint.flow_id,
+        checkpoint.location,
+        options.full_manifest_every,
+        checkpoint.source_log,
+    )
+    ending = ExitStack()
+    undo.callback(ending.close)
+    named = _open_sinks(sinks, checkpoint, spark, committer, ending)
+    outputs = Outputs(flow.ends, named, checkpoint.outputs, ending)
     gate = Gate()
     first_states = FirstStates(flow.steps, metas, checkpoint.imported, checkpoint.files)
     steps = BatchSteps(
@@ -373,14 +406,7 @@ def _assemble(
             transition,
         ),
         Processing(flow, plan, metas, first_states, outputs, box, gate, cutter),
-        Committer(
-            checkpoint.manifests,
-            checkpoint.lease,
-            checkpoint.flow_id,
-            checkpoint.location,
-            options.full_manifest_every,
-            checkpoint.source_log,
-        ),
+        committer,
         outputs,
         BetweenBatches(
             flow,
@@ -439,7 +465,11 @@ def _state_location(checkpoint: OpenCheckpoint, options: Options) -> StateLocati
 
 
 def _open_sinks(
-    sinks: Sequence[Sink], checkpoint: OpenCheckpoint, spark: SparkSession
+    sinks: Sequence[Sink],
+    checkpoint: OpenCheckpoint,
+    spark: SparkSession,
+    committer: Committer,
+    ending: ExitStack,
 ) -> list[NamedSink]:
     """The sinks, by what the checkpoint calls them."""
     batch, outputs = checkpoint.version.batch, checkpoint.outputs
@@ -447,8 +477,8 @@ def _open_sinks(
     if checkpoint.spark_log.last_commit() != batch:  # it will be redelivered
         refuse_lost_output(batch, outputs, named)
     for each in named:
-        identity = f"{checkpoint.flow_id}/{each.name}"
-        each.sink.open(SinkSetting(spark, checkpoint.files, batch, identity))
+        identity, check = f"{checkpoint.flow_id}/{each.name}", committer.check_lease
+        each.sink.open(SinkSetting(spark, checkpoint.files, batch, identity, check, ending))
     return named
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from braided.flow.graph import Fed, Flow, Keyed, Mapped, Node, United
 from braided.options import Options
+from braided.spark.arrow_types import to_arrow_schema
 from braided.spark.column_lineage import kept_columns
 from braided.tasks.key_pairs import PairSetting, PairTarget, can_be_counted
 
@@ -42,7 +42,7 @@ def pair_targets(flow: Flow, spark: SparkSession) -> dict[str, tuple[PairTarget,
     found: dict[str, list[PairTarget]] = {}
     for node in flow.keyed:
         step = flow.step(node)
-        schema = to_arrow_schema(step.key_schema, timezone="UTC")
+        schema = to_arrow_schema(step.key_schema)
         if not step.can_be_pinned or not can_be_counted(schema):
             continue
         for side in node.sides:

@@ -32,7 +32,7 @@ from braided.spark.placed_frames import PlacedFrames
 from braided.spark.sql_text import quoted
 from braided.store.history.manifest import CarryFile, DeadFile, OperatorMeta
 from braided.tasks.carry import read_carry, write_carry
-from braided.tasks.columns import order_columns
+from braided.tasks.columns import FED_SEQUENCE, FED_SEQUENCES, order_columns
 from braided.tasks.diverted import json_of, write_late
 from braided.tasks.key_pairs import PairSetting
 from braided.tasks.spec import BATCH_PROPERTY, BatchSpec
@@ -115,6 +115,8 @@ class FlowPlan:
             sides = [side.node for node in flow.keyed for side in node.sides]
             self.computed_once |= {node for node in sides if not isinstance(node, Input)}
         self.first_operators = _first_operators(flow)
+        self.holding = [node for node in self.first_operators if self.stages[node].takes_carry]
+        """Those whose rows can be left for the next batch before they are looked at."""
 
 
 def _computed_once(flow: Flow) -> frozenset[Node]:
@@ -155,6 +157,7 @@ class BatchFrames:
         self._carry = carry
         self._run = run
         self._kept: list[DataFrame] = []
+        self._held: dict[Keyed, DataFrame] = {}
         for late in plan.late_rows.values():
             late.begin()
         self._frames: dict[Node, _Rows] = {}
@@ -235,7 +238,9 @@ class BatchFrames:
             names = order_columns(rows.order)
             # One order for all, whatever the channels: one partition, sorted.
             back = rows.df.filter(fed.back).repartition(1).sortWithinPartitions(*names)
-            order = ["bigint(0)", "monotonically_increasing_id()", *["bigint(0)"] * stage.order]
+            first = FED_SEQUENCE + number * FED_SEQUENCES
+            sequence = f"monotonically_increasing_id() + bigint('{first}')"
+            order = ["bigint(0)", sequence, *["bigint(0)"] * stage.order]
             renumbered = [
                 f"{sql} AS {name}"
                 for sql, name in zip(order, order_columns(stage.order), strict=False)
@@ -244,8 +249,19 @@ class BatchFrames:
             own = [quoted(name) for name in receiver.input.names]
             frame = back.selectExpr(*renumbered, *own)
             name = f"carry/{attempt}-{number}.arrow"
-            found = write_carry(frame, self._plan.location.store, name, receiver.name)
-            files += [found] if found is not None else []
+            files += write_carry(frame, self._plan.location.store, name, receiver.name)
+        return files
+
+    def held_back(self, attempt: str) -> list[CarryFile]:
+        """Writes the rows that are new to the query, where they are left for the next batch."""
+        files = []
+        for number, (node, frame) in enumerate(self._held.items()):
+            # They have order columns, by which the next batch sorts them: it may be much that has
+            # piled up, and output waits for it.
+            rows = frame.coalesce(frame.sparkSession.sparkContext.defaultParallelism)
+            name = f"carry/{attempt}-held-{number}.arrow"
+            receiver = self._plan.flow.step(node).name
+            files += write_carry(rows, self._plan.location.store, name, receiver)
         return files
 
     # -- rows of a node --------------------------------------------------------------------
@@ -316,13 +332,17 @@ class BatchFrames:
         rows = self._input(node)
         frame, admitted = rows.df, rows.admitted
         carried = [file for file in self._carry if file.operator == step.name]
-        if carried or not admitted:
+        holds = self._spec.holds_input and node in plan.holding
+        if carried or holds or not admitted:
             # A task knows its columns by their position.
             own = map(quoted, step.input.names)
             frame = rows.with_order().selectExpr(*order_columns(rows.order), *own)
             admitted = []
-        if carried:
+        if carried or holds:
             rest = read_carry(frame.sparkSession, plan.location.store, carried, frame.schema)
+            if holds:
+                self._held[node] = frame
+                return rest, admitted
             # In this order: a task of the operator before knows its channel by its partition.
             frame = frame.union(rest)
         return frame, admitted

@@ -59,6 +59,8 @@ class _Ran(NamedTuple):
     """What the sinks will publish."""
     fed_back: list[CarryFile]
     """What comes in again."""
+    held: list[CarryFile]
+    """What was left before anybody looked at it."""
     reports: dict[str, list[ChannelReport]]
     late: dict[str, int]
     diverted: tuple[DeadFile, ...]
@@ -87,6 +89,7 @@ class Processing:
         self._gate = gate
         self._cutter = cutter
         self._ancestors = ancestors_of(flow)
+        self._fires = frozenset(step.name for step in flow.steps if step.fires)
         self._packers = {name: ChainPacker() for name in metas}
         self._written: list[str] = []
         """Files of the newest batch that were there for its tasks only."""
@@ -105,6 +108,7 @@ class Processing:
             late_watermark_ms=before.watermark_ms,
             due=due_slots(self._flow, before.view, tables, times, initial),
             cut=admitted.cut,
+            holds_input=admitted.holds_input,
             moves=self._moves(batch, before, tables, initial),
             split=split_keys(tables),
             chains=chains,
@@ -121,7 +125,10 @@ class Processing:
                 with self._cutter.running(spec.token, channels, is_first=attempt == 1):
                     ran = self._run(df, spec, tables, before, steps)
                 reports = ran.reports
-                behind = left_behind(self._ancestors, reports, before, times.watermark_ms)
+                left = _left(ran)
+                behind = left_behind(
+                    self._ancestors, reports, left, self._fires, before, times.watermark_ms
+                )
                 break
             except (NondeterministicBatchError, ChannelMissingError) as error:
                 if attempt == TRIES:
@@ -151,10 +158,10 @@ class Processing:
             tables=tables,
             reports=reports,
             outputs=ran.outputs,
-            fed_back=ran.fed_back,
+            fed_back=ran.fed_back + ran.held,
             initial=initial,
             behind=behind,
-            carried=carried_since(reports, before),
+            carried=carried_since(left, before),
             merged=merged,
             late=ran.late,
             diverted=ran.diverted,
@@ -225,6 +232,7 @@ class Processing:
             outputs = self._outputs.prepare(frames, attempt, steps)
             with steps.step("process"):
                 fed_back = frames.fed_back(attempt)
+                held = frames.held_back(attempt)
                 channels = {name: table.channels for name, table in tables.items()}
                 reports = self._box.take(spec.token, channels)
                 late = frames.late()
@@ -236,7 +244,13 @@ class Processing:
                 )
         finally:
             frames.close()
-        return _Ran(outputs, fed_back, reports, late, diverted)
+        return _Ran(outputs, fed_back, held, reports, late, diverted)
+
+
+def _left(ran: _Ran) -> frozenset[str]:
+    """The operators of which rows are left for the next batch."""
+    cut = (r.operator for each in ran.reports.values() for r in each if r.carry is not None)
+    return frozenset(cut) | {file.operator for file in ran.held}
 
 
 def _short_lived(operator: str, batch: int, what: str) -> str:

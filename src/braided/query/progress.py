@@ -39,7 +39,7 @@ _DONE = (
     "cacheErrors",
 )
 """What an operator did in a batch, as against how it is."""
-_OF_BATCHES = ("cluster", "cut", "migration", "sameBatch")
+_OF_BATCHES = ("afterCut", "cluster", "cut", "migration", "sameBatch")
 """Parts that only a batch has."""
 
 
@@ -66,11 +66,11 @@ class StepTimes:
 class ProgressLog:
     """The newest sections by batch id, to go with Spark's progress of the same batch."""
 
-    def __init__(self, control: ControlThread) -> None:
+    def __init__(self, control: ControlThread, first: Mapping[str, Any]) -> None:
+        """`first`: how things are before the first batch."""
         self._control = control
+        self._first = dict(first)
         self._sections: OrderedDict[int, dict[str, Any]] = OrderedDict()
-        self.first: dict[str, Any] = {}
-        """How things are before the first batch."""
 
     def add(self, batch: int, content: dict[str, Any]) -> None:
         self._sections[batch] = content
@@ -84,13 +84,21 @@ class ProgressLog:
             return content
         return {**content, "control": self._control.said_of(batch) or content["control"]}
 
+    def published_again(self, batch: int) -> dict[str, Any]:
+        """Of a batch that was computed before this start: all as it has left it, and nothing done,
+        since nobody knows any more what it did.
+        """
+        found = self.idle(batch + 1)
+        assert found is not None, "only the newest batch before the start is published again"
+        return {**found, "redelivered": True}
+
     def idle(self, batch: int) -> dict[str, Any] | None:
         """For a progress without a batch, when `batch` is still to come: all as the batch before
         left it, and nothing done. None where that is not known any more.
         """
         before = self.get(batch - 1)
         if before is None or before["redelivered"]:
-            before = self.first
+            before = self._first
         if before.get("batchId") != batch - 1:
             return None
         operators = {

@@ -26,7 +26,7 @@ import pyarrow as pa
 from braided.errors import UnsupportedError
 from braided.store.slots.key_codec import from_plain, to_plain
 
-__all__ = ["Column", "ColumnField", "RecordCodec", "StoredColumns", "choose", "field_of"]
+__all__ = ["Column", "RecordCodec", "RecordColumn", "StoredColumns", "choose", "field_of"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -54,7 +54,7 @@ def choose(mask: Mask, first: Column, second: Column) -> Column:
     return Column(np.where(mask, first.values, second.values), valid)
 
 
-class ColumnField:
+class RecordColumn:
     """One column of a record: how Arrow, numpy and Spark's order see it."""
 
     dtype: np.dtype[Any] | None = None
@@ -76,7 +76,7 @@ class ColumnField:
         raise NotImplementedError
 
 
-class _Fixed(ColumnField):
+class _Fixed(RecordColumn):
     """Values of one width, which Arrow and numpy lay out alike."""
 
     def __init__(self, kind: pa.DataType, dtype: Any) -> None:
@@ -136,7 +136,7 @@ class _Decimal(_Fixed):
         return np.asarray((x["high"] > y["high"]) | (same & (x["low"] > y["low"])))
 
 
-class _Bytes(ColumnField):
+class _Bytes(RecordColumn):
     """Text and binary; Spark orders both by their bytes."""
 
     def read(self, array: pa.Array) -> Column:
@@ -158,7 +158,7 @@ class _Bytes(ColumnField):
         return np.fromiter((x > y for x, y in pairs), np.bool_, len(a))
 
 
-class _Nested(ColumnField):
+class _Nested(RecordColumn):
     """Structs and arrays, as msgpack."""
 
     def __init__(self, kind: pa.DataType) -> None:
@@ -180,7 +180,7 @@ class _Nested(ColumnField):
         return above
 
 
-def field_of(kind: pa.DataType, name: str) -> ColumnField:
+def field_of(kind: pa.DataType, name: str) -> RecordColumn:
     """The field for values of an Arrow type."""
     if pa.types.is_boolean(kind):
         return _Bool(kind)
@@ -240,7 +240,7 @@ def _bitmap(valid: Mask) -> pa.Buffer | None:
 class RecordCodec:
     """Records of some fields."""
 
-    def __init__(self, fields: Sequence[ColumnField]) -> None:
+    def __init__(self, fields: Sequence[RecordColumn]) -> None:
         self.fields = tuple(fields)
         self._fixed = [i for i, field in enumerate(fields) if field.dtype is not None]
         self._free = [i for i, field in enumerate(fields) if field.dtype is None]

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from braided.store.aggregates.columns import Column, ColumnField, choose, field_of
+from braided.store.aggregates.columns import Column, RecordColumn, choose, field_of
 
-__all__ = ["Merger", "Part", "SumOverflow"]
+__all__ = ["ColumnGroup", "Merger", "SumOverflow"]
 
 Columns = list[Column]
 Mask = npt.NDArray[np.bool_]
@@ -26,7 +26,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
-class Part(msgspec.Struct, frozen=True):
+class ColumnGroup(msgspec.Struct, frozen=True):
     """Some neighbouring columns of the state, and the rule that merges them."""
 
     rule: str
@@ -46,10 +46,10 @@ class SumOverflow(ArithmeticError):
 class Merger:
     """Merges the columns of all parts."""
 
-    def __init__(self, parts: Sequence[Part], kinds: Sequence[pa.DataType]) -> None:
+    def __init__(self, parts: Sequence[ColumnGroup], kinds: Sequence[pa.DataType]) -> None:
         names = [part.name for part in parts for _ in range(part.columns)]
         self.fields = [field_of(kind, name) for kind, name in zip(kinds, names, strict=True)]
-        self._steps: list[tuple[Part, slice]] = []
+        self._steps: list[tuple[ColumnGroup, slice]] = []
         start = 0
         for part in parts:
             self._steps.append((part, slice(start, start + part.columns)))
@@ -78,20 +78,20 @@ class Merger:
         return merged
 
 
-Rule = Callable[[Sequence[ColumnField], Columns, Columns, str], Columns]
+Rule = Callable[[Sequence[RecordColumn], Columns, Columns, str], Columns]
 
 
 # --- sums and counts --------------------------------------------------------------------------
 
 
-def _add(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -> Columns:
+def _add(fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str) -> Columns:
     """Doubles, and integers that wrap around."""
     (a,), (b,) = old, new
     with np.errstate(over="ignore", invalid="ignore"):
         return [_sum_of(a, b, a.values + b.values)]
 
 
-def _add_checked(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -> Columns:
+def _add_checked(fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str) -> Columns:
     (a,), (b,) = old, new
     total = a.values + b.values
     _refuse(a.valid & b.valid & (((a.values ^ total) & (b.values ^ total)) < 0), fields[0], name)
@@ -99,7 +99,7 @@ def _add_checked(fields: Sequence[ColumnField], old: Columns, new: Columns, name
 
 
 def _add_decimals_checked(
-    fields: Sequence[ColumnField], old: Columns, new: Columns, name: str
+    fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str
 ) -> Columns:
     (a,), (b,) = old, new
     total, over = _decimal_sum(a.values, b.values, fields[0].kind.precision)
@@ -107,7 +107,7 @@ def _add_decimals_checked(
     return [_sum_of(a, b, total)]
 
 
-def _add_decimals(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -> Columns:
+def _add_decimals(fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str) -> Columns:
     """A sum that overflowed is null and stays it: there is a count beside it that tells."""
     (a, a_count), (b, b_count) = old, new
     total, over = _decimal_sum(a.values, b.values, fields[0].kind.precision)
@@ -143,7 +143,7 @@ def _below(words: Any, bound: int) -> Mask:
     return np.asarray((words["high"] < high) | (same & (words["low"] < np.uint64(low))))
 
 
-def _refuse(over: Mask, field: ColumnField, name: str) -> None:
+def _refuse(over: Mask, field: RecordColumn, name: str) -> None:
     if over.any():
         raise SumOverflow(name, field.kind, int(over.argmax()))
 
@@ -151,33 +151,33 @@ def _refuse(over: Mask, field: ColumnField, name: str) -> None:
 # --- one of two -------------------------------------------------------------------------------
 
 
-def _max(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -> Columns:
+def _max(fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str) -> Columns:
     (a,), (b,) = old, new
     return [choose(b.valid & (~a.valid | fields[0].above(b, a)), b, a)]
 
 
-def _min(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -> Columns:
+def _min(fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str) -> Columns:
     (a,), (b,) = old, new
     return [choose(b.valid & (~a.valid | fields[0].above(a, b)), b, a)]
 
 
-def _max_by(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -> Columns:
+def _max_by(fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str) -> Columns:
     """(value, what it is ordered by); of equals the last one counts, as in Spark."""
     a, b = old[1], new[1]
     return _pairs(b.valid & (~a.valid | ~fields[1].above(a, b)), old, new)
 
 
-def _min_by(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -> Columns:
+def _min_by(fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str) -> Columns:
     a, b = old[1], new[1]
     return _pairs(b.valid & (~a.valid | ~fields[1].above(b, a)), old, new)
 
 
-def _first(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -> Columns:
+def _first(fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str) -> Columns:
     """(value, whether there was a row): the value itself may be null."""
     return _pairs(_set(new[1]) & ~_set(old[1]), old, new)
 
 
-def _last(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -> Columns:
+def _last(fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str) -> Columns:
     return _pairs(_set(new[1]), old, new)
 
 
@@ -192,7 +192,7 @@ def _pairs(take: Mask, old: Columns, new: Columns) -> Columns:
 # --- moments ----------------------------------------------------------------------------------
 
 
-def _moments(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -> Columns:
+def _moments(fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str) -> Columns:
     """(count, mean, sum of squared distances from it), by Chan's formula, as Spark merges them."""
     (n1, mean1, m1), (n2, mean2, m2) = ([c.values for c in columns] for columns in (old, new))
     n = n1 + n2
@@ -211,7 +211,7 @@ def _moments(fields: Sequence[ColumnField], old: Columns, new: Columns, name: st
 # --- collections ------------------------------------------------------------------------------
 
 
-def _list(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -> Columns:
+def _list(fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str) -> Columns:
     """msgpack arrays, one behind the other: no item is looked at."""
     return [_each(_joined, old[0], new[0])]
 
@@ -231,7 +231,7 @@ def _array_of(raw: bytes) -> tuple[int, int]:
     return head & 0x0F, 1
 
 
-def _union(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -> Columns:
+def _union(fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str) -> Columns:
     return [_each(_united, old[0], new[0])]
 
 
@@ -246,7 +246,7 @@ def _united(a: bytes, b: bytes) -> bytes:
 # --- sketches ---------------------------------------------------------------------------------
 
 
-def _hll(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -> Columns:
+def _hll(fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str) -> Columns:
     from datasketches import hll_sketch, hll_union, tgt_hll_type
 
     def united(a: bytes, b: bytes) -> bytes:
@@ -259,7 +259,7 @@ def _hll(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -
     return [_each(united, old[0], new[0])]
 
 
-def _kll(fields: Sequence[ColumnField], old: Columns, new: Columns, name: str) -> Columns:
+def _kll(fields: Sequence[RecordColumn], old: Columns, new: Columns, name: str) -> Columns:
     from datasketches import kll_doubles_sketch
 
     def united(a: bytes, b: bytes) -> bytes:

@@ -25,7 +25,7 @@ from braided.errors import (
 from braided.store.columnar.arrow_types import JsonType, described, refusal, type_of, widens
 from braided.store.columnar.casting import exactly, masked
 from braided.store.columnar.records import PackedRecords, RecordLayout, UnreadableRecord
-from braided.store.records.evolution import VERSIONS_MAX, numbered, same_fields
+from braided.store.records.evolution import FieldsNow, evolved, same_fields
 
 __all__ = ["DUE", "DUE_TYPE", "REMOVE", "ColumnCodec", "ColumnField", "StoredRecords", "evolve"]
 
@@ -49,7 +49,7 @@ class ColumnField:
     """Names that it had before."""
 
 
-class _Version:
+class _FieldsOfVersion:
     """The fields of a version that a checkpoint describes."""
 
     def __init__(self, number: int, description: str) -> None:
@@ -70,7 +70,7 @@ class StoredRecords:
     def __init__(self, operator: str, history: Sequence[str]) -> None:
         self.operator = operator
         self.history = tuple(history)
-        self._versions = [_Version(i, text) for i, text in enumerate(history, 1)]
+        self._versions = [_FieldsOfVersion(i, text) for i, text in enumerate(history, 1)]
         self._now = self._versions[-1]
         self.names = self._now.names
         self.schema = pa.schema(list(zip(self.names, self._now.kinds, strict=True)))
@@ -106,7 +106,7 @@ class StoredRecords:
             f"a state record of operator {self.operator!r} does not fit its fields: {error}"
         )
 
-    def _version(self, first: bytes) -> _Version:
+    def _version(self, first: bytes) -> _FieldsOfVersion:
         number = first[0] if first else 0
         if not 1 <= number <= len(self._versions):
             raise CheckpointVersionError(
@@ -115,7 +115,9 @@ class StoredRecords:
             )
         return self._versions[number - 1]
 
-    def _upgraded(self, old: _Version, arrays: list[pa.Array], count: int) -> list[pa.Array]:
+    def _upgraded(
+        self, old: _FieldsOfVersion, arrays: list[pa.Array], count: int
+    ) -> list[pa.Array]:
         """Columns of today, of those of an earlier version."""
         stored = dict(zip(old.ids, arrays, strict=True))
         upgraded = []
@@ -188,7 +190,9 @@ class ColumnCodec(StoredRecords):
         """The records of columns of the fields' types."""
         return self._now.layout.encode(arrays, count)
 
-    def _upgraded(self, old: _Version, arrays: list[pa.Array], count: int) -> list[pa.Array]:
+    def _upgraded(
+        self, old: _FieldsOfVersion, arrays: list[pa.Array], count: int
+    ) -> list[pa.Array]:
         stored = dict(zip(old.ids, arrays, strict=True))
         had = dict(zip(old.names, arrays, strict=True))
         given: Mapping[str, Any] = {}
@@ -272,45 +276,19 @@ def evolve(codec: ColumnCodec, name: str, history: Sequence[str]) -> tuple[str, 
 
     Raises CheckpointMismatchError, naming the operator, if records may be there that can't be read.
     """
-    if same_fields(history[-1], codec.describe()):
-        return tuple(history)
-    renames = {field.name: field.earlier for field in codec.fields if field.earlier}
-    now, wrong = numbered(codec.describe(), history, renames)
-    if codec.upgrade is None:
-        wrong += _losses(now, history)
-        if wrong:
-            raise CheckpointMismatchError(
-                f"operator {name!r} does not fit the state in this checkpoint: {'; '.join(wrong)}. "
-                "Change the fields back, or say how old columns become new with `@classmethod def "
-                "upgrade(cls, old)`, which is given a table of stored fields and returns the "
-                "columns of now, or give the operator another name, or use a new "
-                "checkpointLocation"
-            )
-    if len(history) >= VERSIONS_MAX:
-        raise CheckpointMismatchError(
-            f"the fields of operator {name!r} have had {VERSIONS_MAX} versions in this checkpoint, "
-            "which is as many as there may be; use a new checkpointLocation"
-        )
-    return (*history, now)
+    kinds = [described(field.type) for field in codec.fields]
 
+    def narrowed(old: JsonType, position: int) -> str | None:
+        kind = kinds[position]
+        return None if widens(old, kind) else f"{type_of(old)} became {type_of(kind)}"
 
-def _losses(now: str, history: Sequence[str]) -> list[str]:
-    """What of the versions there were can't be read into the fields of today."""
-    today: dict[int, tuple[str, JsonType]] = {
-        field["id"]: (field["name"], field["type"]) for field in json.loads(now)["fields"]
-    }
-    last = json.loads(history[-1])["fields"]
-    if last and not any(field["id"] in today for field in last):
-        had = ", ".join(f"{field['name']}: {type_of(field['type'])}" for field in last)
-        return [
-            f"it has none of the fields that are stored ({had}), as if it were another operator"
-        ]
-    losses: dict[int, str] = {}
-    for version in range(len(history), 0, -1):
-        where = "" if version == len(history) else f" (in records of version {version})"
-        for field in json.loads(history[version - 1])["fields"]:
-            name, kind = today.get(field["id"], ("", None))
-            if kind is not None and field["id"] not in losses and not widens(field["type"], kind):
-                became = f"{type_of(field['type'])} became {type_of(kind)}"
-                losses[field["id"]] = f"{name}: {became}{where}"
-    return list(losses.values())
+    now = FieldsNow(
+        described=codec.describe(),
+        renames={field.name: field.earlier for field in codec.fields if field.earlier},
+        narrows=narrowed,
+        text=type_of,
+        how_to_upgrade="say how old columns become new with `@classmethod def upgrade(cls, old)`, "
+        "which is given a table of stored fields and returns the columns of now",
+        has_upgrade=codec.upgrade is not None,
+    )
+    return evolved(now, name, history)

@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 
 from braided.errors import BraidedError, FencedError
-from braided.store.durable.store import UNREADABLE, Store
+from braided.store.durable.store import UNREADABLE, Store, intended
 
 __all__ = ["EpochLease"]
 
@@ -93,8 +93,7 @@ class EpochLease:
     def acquire(cls, store: Store, owner: str, takeover: bool) -> EpochLease:
         """Takes the next epoch; FencedError while the newest one is somebody's."""
         while True:
-            epochs = _epochs(store)
-            newest = max(epochs, default=0)
+            newest = max(_epochs(store), default=0)
             if newest and not takeover:
                 _refuse_if_held(store, newest)
             holder = _Holder(
@@ -107,9 +106,9 @@ class EpochLease:
                 renewed_ms=_now_ms(),
             )
             if store.put_if_absent(_name(newest + 1), msgspec.json.encode(holder)):
-                now = _epochs(store)
-                if max(now) == newest + 1:
-                    store.delete(map(_name, epochs))
+                now = store.list(_DIRECTORY)
+                if max(filter(None, map(_epoch, now))) == newest + 1:
+                    store.delete(name for name in now if _is_over(name, newest))
                     return cls(store, newest + 1, holder)
                 # The epoch had been taken, given back and tidied away while we were on the way.
                 store.delete([_name(newest + 1)])
@@ -191,7 +190,18 @@ def _refuse_if_held(store: Store, epoch: int) -> None:
 
 
 def _epochs(store: Store) -> list[int]:
-    return [int(match[1]) for match in map(_NAME.match, store.list(_DIRECTORY)) if match]
+    return [epoch for epoch in map(_epoch, store.list(_DIRECTORY)) if epoch is not None]
+
+
+def _epoch(name: str) -> int | None:
+    match = _NAME.match(name)
+    return None if match is None else int(match[1])
+
+
+def _is_over(name: str, newest: int) -> bool:
+    """Whether a file is of an epoch up to `newest`, or was to be when its holder was killed."""
+    epoch = _epoch(intended(name) or name)
+    return epoch is not None and epoch <= newest
 
 
 def _name(epoch: int) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from braided.errors import CheckpointReadError, CheckpointWriteError, UnsupportedError
 from braided.store.durable.location import Location
-from braided.store.durable.store import TEMPORARY, Data
+from braided.store.durable.store import Data, beside
 
 __all__ = ["HdfsStore"]
 
@@ -67,8 +66,7 @@ class HdfsStore:
 
     def _written_beside(self, name: str, data: Data) -> str:
         """A whole file under a name that nobody knows."""
-        directory, _, last = self._key(name).rpartition("/")
-        temporary = f"{directory}/.{last}.{uuid.uuid4().hex}{TEMPORARY}"
+        temporary = beside(self._key(name))
         file = self._create(temporary)
         file.write(memoryview(data).cast("B"))
         file.hsync()
@@ -91,6 +89,10 @@ class HdfsStore:
         return sorted(
             self._name(each.path) for each in self._listed(directory, False) if each.isdir
         )
+
+    def files(self, directory: str) -> list[str]:
+        listed = self._listed(directory, False)
+        return sorted(self._name(each.path) for each in listed if not each.isdir)
 
     def delete(self, names: Iterable[str]) -> None:
         for name in names:

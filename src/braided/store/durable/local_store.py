@@ -13,7 +13,6 @@ import functools
 import io
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,7 +21,7 @@ import pyarrow as pa
 from braided import failpoints
 from braided.errors import CheckpointReadError, CheckpointWriteError
 from braided.store.durable.location import Location
-from braided.store.durable.store import TEMPORARY, Data
+from braided.store.durable.store import Data, beside
 
 __all__ = [
     "LocalStore",
@@ -81,7 +80,7 @@ class LocalStore:
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         path = self.directory / name
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY}")
+        temporary = self.directory / beside(name)
         try:
             make_directories(path.parent)
             try:
@@ -121,6 +120,10 @@ class LocalStore:
         if not where.is_dir():
             return []
         names = (path.name for path in where.iterdir() if path.is_dir())
+        return sorted(f"{directory}/{name}" if directory else name for name in names)
+
+    def files(self, directory: str) -> list[str]:
+        _, _, names = next(os.walk(self.directory / directory), ("", [], []))
         return sorted(f"{directory}/{name}" if directory else name for name in names)
 
     def delete(self, names: Iterable[str]) -> None:

@@ -3,8 +3,8 @@
 Four things that its users must know are kept here:
   - A client that was used before a fork hangs in the child, and Spark's workers are forked: clients
     are made at the first use in each process, and shared by all stores of a bucket in it.
-  - A create whose answer is lost is sent again, and then finds its own object: what is there is
-    read back and compared.
+  - A create whose answer is lost is sent again, by the client or, after a time-out, by us, and then
+    finds its own object: what is there is read back and compared.
   - A conditional create is one request, whatever its size; parts can't be conditional.
   - There are no directories: Hadoop leaves empty objects that stand for some, which are no files.
 
@@ -23,7 +23,7 @@ from typing import Any
 
 import obstore
 import pyarrow as pa
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 from obstore.store import MemoryStore, from_url
 
 from braided.errors import BraidedError, CheckpointReadError, CheckpointWriteError, OptionError
@@ -37,7 +37,10 @@ SCHEMES = ("s3", "s3a", "s3n", "gs", "az", "azure", "adl", "abfs", "abfss", "was
 
 _URL_SCHEMES = {"s3a": "s3", "s3n": "s3", "wasb": "abfs", "wasbs": "abfss"}
 _RETRIES = {"max_retries": 8, "retry_timeout": timedelta(seconds=60)}
-"""A store that does not answer ends the batch after a minute and not after ten."""
+"""A store that does not answer ends the batch after a minute or two and not after ten."""
+_TIMEOUTS = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=5)}
+_CREATES = 3
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _ABSENT = ("NoSuchKey", "BlobNotFound", "PathNotFound")
@@ -79,11 +82,23 @@ class ObjectStore:
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         with self._writing(name):
-            try:
-                obstore.put(self._client, self._key(name), data, mode="create", use_multipart=False)
-            except AlreadyExistsError:
-                return self._has(name, data)
-            return True
+            for _ in range(_CREATES - 1):
+                try:
+                    return self._create(name, data)
+                except GenericError:
+                    # The client leaves it at that after a time-out, for it can't know what a create
+                    # has done. We can, if the store answers at all.
+                    with contextlib.suppress(CheckpointReadError):
+                        if self._has(name, data):
+                            return True
+            return self._create(name, data)
+
+    def _create(self, name: str, data: bytes) -> bool:
+        try:
+            obstore.put(self._client, self._key(name), data, mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            return self._has(name, data)
+        return True
 
     def _has(self, name: str, data: bytes) -> bool:
         """Whether a file has just these bytes; one that was deleted meanwhile has none."""
@@ -119,6 +134,13 @@ class ObjectStore:
         with self._reading(directory):
             listed = obstore.list_with_delimiter(self._client, self._key(directory) or None)
             return sorted(self._name(prefix) for prefix in listed["common_prefixes"])
+
+    def files(self, directory: str) -> list[str]:
+        with self._reading(directory):
+            listed = obstore.list_with_delimiter(self._client, self._key(directory) or None)
+        # A marker of Hadoop's for a directory is listed by the name of the directory.
+        markers = {directory, *map(self._name, listed["common_prefixes"])}
+        return sorted({self._name(entry["path"]) for entry in listed["objects"]} - markers)
 
     def delete(self, names: Iterable[str]) -> None:
         keys = [self._key(name) for name in names]
@@ -231,16 +253,22 @@ def _open(location: Location, settings: Mapping[str, str]) -> Any:
     if location.scheme == "memory":
         return MemoryStore()
     scheme = _URL_SCHEMES.get(location.scheme, location.scheme)
-    plain = settings.get("endpoint", settings.get("aws_endpoint", "")).startswith("http:")
+    plain = _endpoint(settings).startswith("http:")
     try:
         return from_url(  # type: ignore[call-overload]  # the settings are not known beforehand
             f"{scheme}://{location.authority}",
             config=dict(settings),
-            client_options={"allow_http": True} if plain else None,
+            client_options={**_TIMEOUTS, "allow_http": plain},
             retry_config=_RETRIES,
         )
     except (BaseError, ValueError, TypeError) as error:
         raise OptionError(f"{location} can't be opened: {_reason(error)}") from None
+
+
+def _endpoint(settings: Mapping[str, str]) -> str:
+    """Where the client will ask: as it is told, or as the environment says, which it reads."""
+    told = [settings[name] for name in ("endpoint", "aws_endpoint") if name in settings]
+    return next(iter([*told, *filter(None, map(os.environ.get, _ENDPOINTS)), ""]))
 
 
 def _octets(data: Data) -> memoryview:

@@ -13,6 +13,8 @@ from the driver.
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
@@ -22,15 +24,33 @@ import pyarrow as pa
 
 from braided.store.durable.location import Location
 
-__all__ = ["TEMPORARY", "UNREADABLE", "Data", "Store"]
+__all__ = ["UNREADABLE", "Data", "Store", "beside", "intended"]
 
-TEMPORARY = ".tmp"
+_TEMPORARY = ".tmp"
 """How a file is called, at the end, while it has no name of its own yet."""
+
+_BESIDE = re.compile(r"\.(.+)\.[0-9a-f]+" + re.escape(_TEMPORARY))
 
 # What msgspec raises for bytes that are not what it once wrote.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 
 Data: TypeAlias = bytes | pa.Buffer
+
+
+def beside(name: str) -> str:
+    """A new name in the same directory, for a file that is to be called `name` when it is whole."""
+    directory, slash, last = name.rpartition("/")
+    return f"{directory}{slash}.{last}.{uuid.uuid4().hex}{_TEMPORARY}"
+
+
+def intended(name: str) -> str | None:
+    """What a file was to be called that is still called `beside` it; None for any other.
+
+    A process that is killed in between leaves it for good, unless somebody looks for it.
+    """
+    directory, slash, last = name.rpartition("/")
+    match = _BESIDE.fullmatch(last)
+    return None if match is None else f"{directory}{slash}{match[1]}"
 
 
 class Store(Protocol):
@@ -71,6 +91,9 @@ class Store(Protocol):
 
     def directories(self, directory: str) -> list[str]:
         """The names of the directories in a directory, sorted; none if it is missing."""
+
+    def files(self, directory: str) -> list[str]:
+        """The names of the files right in a directory, sorted; none if it is missing."""
 
     def delete(self, names: Iterable[str]) -> None:
         """Removes files; one that is missing is fine."""

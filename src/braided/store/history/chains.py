@@ -14,6 +14,7 @@ list when they might be a fourth of it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -30,8 +31,7 @@ T = TypeVar("T")
 _Numbers = npt.NDArray[np.int32]
 
 _FEW = 256  # so many runs are not worth a look at which of them are needed
-_TOGETHER = 4096  # runs that are applied at a time
-_SETS_TOGETHER = 256  # sets of slots that are looked at at a time: they fit a core's cache
+_TOGETHER = 64  # sets of slots that are looked at at a time: they fit a core's cache
 _NOTHING_REPLACED: Mapping[int, str] = {}
 
 
@@ -86,18 +86,19 @@ class Chains:
         new = list(runs)
         applied = [*self.runs, *new]
         heads, starts, lengths = self._heads.copy(), self._starts.copy(), self._lengths.copy()
-        for first in range(0, len(new), _TOGETHER):
-            part = new[first : first + _TOGETHER]
+        at = len(self.runs)
+        for restart, part in _of_one_kind(new):
             counts = [len(run.slots) for run in part]
-            slots = np.concatenate([run.slots for run in part])
-            begin = len(self.runs) + first
-            at = np.repeat(np.arange(begin, begin + len(part), dtype=np.int32), counts)
-            restarts = np.repeat([run.run.snapshot for run in part], counts)
-            heads[slots] = at  # of a slot that is there several times, the last counts
-            starts[slots[restarts]] = at[restarts]
-            lengths[slots[restarts]] = 0
-            needed = slots[at >= starts[slots]]
-            lengths += np.bincount(needed, minlength=len(lengths)).astype(np.int32)
+            # Of the type that arrays are indexed by: any other is converted at each use.
+            slots = np.concatenate([run.slots for run in part], dtype=np.intp)
+            positions = np.repeat(np.arange(at, at + len(part), dtype=np.int32), counts)
+            heads[slots] = positions  # of a slot that is there several times, the last counts
+            if restart:
+                starts[slots] = positions
+                lengths[slots] = 1
+            else:
+                lengths += np.bincount(slots, minlength=len(lengths)).astype(np.int32)
+            at += len(part)
         after = Chains(applied, heads, starts, lengths, self._look_from)
         return after._shortened() if len(applied) > self._look_from else after
 
@@ -165,10 +166,10 @@ class Chains:
 
     def _first_starts(self, sets: Sequence[SlotNumbers]) -> Iterator[int]:
         """Where the first chain begins, of the slots of each set; many sets at a time."""
-        for first in range(0, len(sets), _SETS_TOGETHER):
-            some = sets[first : first + _SETS_TOGETHER]
+        for first in range(0, len(sets), _TOGETHER):
+            some = sets[first : first + _TOGETHER]
             lengths = np.array([len(slots) for slots in some])
-            starts = self._starts[np.concatenate(some)]
+            starts = self._starts[np.concatenate(some, dtype=np.intp)]
             yield from np.minimum.reduceat(starts, np.cumsum(lengths) - lengths).tolist()
 
     def _shortened(self) -> Chains:
@@ -191,6 +192,16 @@ class Chains:
             for slot, at in zip(slots.tolist(), heads[slots].tolist(), strict=True)
             if at >= 0
         }
+
+
+def _of_one_kind(runs: Sequence[AppliedRun]) -> Iterator[tuple[bool, Sequence[AppliedRun]]]:
+    """The runs in their order, snapshots apart from changelogs, and not too many at a time."""
+    first = 0
+    for restart, group in itertools.groupby(run.run.snapshot for run in runs):
+        end = first + sum(1 for _ in group)
+        for begin in range(first, end, _TOGETHER):
+            yield restart, runs[begin : min(begin + _TOGETHER, end)]
+        first = end
 
 
 def _once(function: Callable[[SlotNumbers], T]) -> Callable[[SlotNumbers], T]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from braided import failpoints
-from braided.store.durable.store import TEMPORARY, Store
+from braided.store.durable.store import Store, intended
 from braided.store.history.manifest import Manifest, View
 from braided.store.history.manifest_log import DIRECTORY, ManifestLog
 from braided.store.history.runs import batch_of
@@ -41,6 +41,8 @@ ORPHANS_EVERY = 64
 
 _OUT = "out"
 _LISTED = ("state", "carry", "dead", _SOURCES)
+_BEGUN = (DIRECTORY, "import")
+"""Where files may have been begun, by a process that was killed, whose names tell no batch."""
 _DELETED_TOGETHER = 64
 
 
@@ -99,7 +101,7 @@ class Collector:
         pruned = self._manifests.prune(base)
         failpoints.reach("gc")
         removed = len(pruned) + self._delete_orphans(newest)
-        halves = [name for name in self._files.list(DIRECTORY) if name.endswith(TEMPORARY)]
+        halves = [name for kind in _BEGUN for name in self._files.list(kind) if intended(name)]
         return removed + self._delete(halves) + self._delete_outdated(newest)
 
     def _delete_orphans(self, newest: int) -> int:
@@ -187,5 +189,5 @@ class Collector:
 
 
 def _committed(name: str, newest: int) -> bool:
-    batch = batch_of(name)
+    batch = batch_of(intended(name) or name)
     return batch is not None and batch <= newest

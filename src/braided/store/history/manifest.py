@@ -30,6 +30,7 @@ from braided.store.history.slot_sets import decode_slots
 __all__ = [
     "FORMAT",
     "NO_FILE",
+    "ORDINALS",
     "AssignedFile",
     "CarryFile",
     "DeadFile",
@@ -56,6 +57,9 @@ follow those of tasks; in 4, keys are assigned to slots; in 5, operators are dro
 written as the least that has what is in it (`format_of`), so that an earlier Braided reads it if it
 can.
 """
+
+ORDINALS = 256
+"""How many operators a checkpoint can number: a slot's address in caches has a byte for it."""
 
 Table = npt.NDArray[np.int32]
 """The channel of each slot."""
@@ -503,7 +507,7 @@ def problems(view: View, manifest: Manifest) -> list[str]:
         if before is not None and meta.slots != before.meta.slots:
             reasons.append(f"operator {name} has {meta.slots} slots, not {before.meta.slots}")
             continue
-        if not 0 <= meta.ordinal < 256 or ordinals.setdefault(meta.ordinal, name) != name:
+        if not 0 <= meta.ordinal < ORDINALS or ordinals.setdefault(meta.ordinal, name) != name:
             reasons.append(f"operator {name} has ordinal {meta.ordinal}, which is not free")
         runs = part.runs if view.batch < 0 else part.runs[len(part.runs) - part.new :]
         reasons += _table_problems(name, part, meta, before)
@@ -580,7 +584,12 @@ def _are_apart(runs: tuple[RunFile, ...], slots: int) -> bool:
     count = sum(kinds)
     for same in (runs[:count], runs[count:]):
         numbers = [decode_slots(run.slots) for run in same]
-        if numbers and np.bincount(np.concatenate(numbers), minlength=slots).max() > 1:
+        if not numbers:
+            continue
+        together = np.concatenate(numbers, dtype=np.intp)
+        there = np.zeros(slots, dtype=bool)
+        there[together] = True
+        if np.count_nonzero(there) < len(together):
             return False
     return True
 

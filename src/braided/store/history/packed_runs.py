@@ -11,6 +11,7 @@ import base64
 import functools
 import zlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,7 +28,7 @@ from braided.store.history.slot_sets import (
 
 __all__ = ["SlotShares", "pack_runs", "slots_at", "unpack_runs"]
 
-_PACKED_TOGETHER = 256  # sets: enough that each costs little, few enough for a core's cache
+_PACKED_TOGETHER = 32  # sets: more are slower, for large arrays are given back and got anew
 _COMPRESSION_LEVEL = 1  # digests are most of what is left, and those are as long at any level
 
 
@@ -59,24 +60,28 @@ class SlotShares:
         steps. Many at a time, because there are many thousand for each full manifest.
         """
         lengths = np.array([len(slots) for slots in sets])
-        slots = np.concatenate(sets)
+        # Of the type that arrays are indexed by: any other is converted at each use.
+        slots = np.concatenate(sets, dtype=np.intp)
         channels = self._table[slots]
         begins = np.cumsum(lengths) - lengths
-        owners = np.minimum.reduceat(channels, begins)
-        apart = np.maximum.reduceat(channels, begins) != owners
+        owners = channels[begins]
+        apart = np.logical_or.reduceat(channels != np.repeat(owners, lengths), begins)
         sizes = np.array([len(share) for share in self.slots])[owners]
-        some = np.flatnonzero(~apart & (lengths < sizes))
+        some = ~apart & (lengths < sizes)
         results = [(channel, b"") for channel in owners.tolist()]
         for number in np.flatnonzero(apart).tolist():
             results[number] = (-1, steps_of(sets[number]))
-        if some.size:
-            bits = np.zeros((len(sets), int(sizes[some].max())), dtype=bool)
-            chosen = np.repeat(~apart & (lengths < sizes), lengths)
-            rows = np.repeat(np.arange(len(sets)), lengths)[chosen]
-            bits[rows, self._positions[slots[chosen]]] = True
-            rest = np.packbits(bits, axis=1, bitorder="little")
-            for number, size in zip(some.tolist(), sizes[some].tolist(), strict=True):
-                results[number] = (results[number][0], rest[number, : -(-size // 8)].tobytes())
+        if some.any():
+            width = int(sizes[some].max())
+            rows = np.arange(0, np.count_nonzero(some) * width, width)
+            bits = np.zeros(len(rows) * width, dtype=bool)
+            chosen = slots[np.repeat(some, lengths)]
+            bits[np.repeat(rows, lengths[some]) + self._positions[chosen]] = True
+            packed = np.packbits(bits.reshape(-1, width), axis=1, bitorder="little")
+            octets = (-(-sizes[some] // 8)).tolist()
+            numbers = np.flatnonzero(some).tolist()
+            for number, row, size in zip(numbers, packed, octets, strict=True):
+                results[number] = (results[number][0], row[:size].tobytes())
         return results
 
     def _bits(self, channel: int, slots: SlotNumbers) -> bytes:
@@ -98,7 +103,7 @@ def slots_at(bits: bytes, share: SlotNumbers) -> SlotNumbers:
     return chosen
 
 
-class _Columns(msgspec.Struct, frozen=True, array_like=True):
+class _RunColumns(msgspec.Struct, frozen=True, array_like=True):
     shares: list[bytes]
     """The slots of channels, as steps."""
     set_share: list[int]
@@ -116,19 +121,21 @@ def pack_runs(runs: Sequence[AppliedRun], table: npt.NDArray[np.int32]) -> str:
     """Runs as text; the table, slot to channel, only makes it short."""
     packing = _packing(table.astype("<i4").tobytes())
     shares, known = packing.shares, packing.sets
-    numbers: dict[str, int] = {}
-    set_of = [numbers.setdefault(run.run.slots, len(numbers)) for run in runs]
-    new = {run.run.slots: run.slots for run in runs if run.run.slots not in known}
-    texts = list(new)
-    for first in range(0, len(new), _PACKED_TOGETHER):
-        some = texts[first : first + _PACKED_TOGETHER]
-        known.update(zip(some, shares.packed([new[text] for text in some]), strict=True))
-    packing.sets = {text: known[text] for text in numbers}
+    # By the arrays: runs of one channel share theirs, and texts of many slots are long to compare.
+    numbers: dict[int, int] = {}
+    set_of = [numbers.setdefault(id(run.slots), len(numbers)) for run in runs]
+    new = {id(run.slots): run.slots for run in runs if id(run.slots) not in known}
+    sets = list(new.values())
+    for first in range(0, len(sets), _PACKED_TOGETHER):
+        some = sets[first : first + _PACKED_TOGETHER]
+        for slots, (share, bits) in zip(some, shares.packed(some), strict=True):
+            known[id(slots)] = _PackedSet(slots, share, bits)
+    packing.sets = {number: known[number] for number in numbers}
     packed = list(packing.sets.values())
-    columns = _Columns(
+    columns = _RunColumns(
         shares=[steps_of(share) for share in shares.slots],
-        set_share=[share for share, _ in packed],
-        set_bits=[bits for _, bits in packed],
+        set_share=[one.share for one in packed],
+        set_bits=[one.bits for one in packed],
         names=[run.run.name for run in runs],
         digests=[run.run.digest for run in runs],
         sizes=[run.run.bytes for run in runs],
@@ -139,12 +146,18 @@ def pack_runs(runs: Sequence[AppliedRun], table: npt.NDArray[np.int32]) -> str:
     return base64.b64encode(data).decode()
 
 
+class _PackedSet(NamedTuple):
+    slots: SlotNumbers  # kept, so that no other array has its identity
+    share: int
+    bits: bytes
+
+
 class _Packing:
     """What is kept from one full manifest to the next, for most runs are in both."""
 
     def __init__(self, table: npt.NDArray[np.int32]) -> None:
         self.shares = SlotShares(table, 1)
-        self.sets: dict[str, tuple[int, bytes]] = {}
+        self.sets: dict[int, _PackedSet] = {}  # by the identity of their arrays
 
 
 @functools.lru_cache(maxsize=4)
@@ -154,7 +167,7 @@ def _packing(table: bytes) -> _Packing:
 
 def unpack_runs(text: str) -> list[AppliedRun]:
     """The runs that `pack_runs` was given; what their snapshots replaced is not told."""
-    columns = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(text)), type=_Columns)
+    columns = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(text)), type=_RunColumns)
     shares = [slots_from_steps(steps) for steps in columns.shares]
     sets: list[tuple[str, SlotNumbers]] = []
     for share, bits in zip(columns.set_share, columns.set_bits, strict=True):

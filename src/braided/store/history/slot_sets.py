@@ -61,7 +61,8 @@ def steps_of(slots: SlotNumbers) -> bytes:
 
 def slots_from_steps(data: bytes) -> SlotNumbers:
     """The slots whose steps `steps_of` has written."""
-    return _sealed(np.frombuffer(data, _WIDTHS[data[0]], offset=1).cumsum(dtype=np.int32))
+    steps = np.frombuffer(data, _WIDTHS[data[0]], offset=1).astype(np.int32)
+    return _sealed(np.add.accumulate(steps, out=steps))
 
 
 def _sealed(slots: SlotNumbers) -> SlotNumbers:

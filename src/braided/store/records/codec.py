@@ -7,7 +7,9 @@ of the operator's fields in its checkpoint; a record of an earlier one takes ano
 (`old_records.py`).
 
 A dumped record is decoded again before it leaves: msgspec encodes a `str` in an `int` field
-without complaint, and the batch that made a bad value is the one that must fail.
+without complaint, and the batch that made a bad value is the one that must fail. Where all values
+are numbers, truth values or text of the very types of their fields, to look at the types is enough:
+what of these can't be stored, msgspec refuses to encode.
 """
 
 from __future__ import annotations
@@ -50,6 +52,10 @@ _SORTABLE = (
     mi.DecimalType,
     mi.UUIDType,
 )
+
+
+# Of these every value that can be encoded comes back as it was. Types with bounds are others.
+_SAFE: list[mi.Type] = [mi.BoolType(), mi.IntType(), mi.FloatType(), mi.StrType()]
 
 
 def _plain(value: Any) -> Any:
@@ -170,6 +176,10 @@ class StateCodec(StateFields):
             if python not in (None, bool, int, float):
                 suspicions += f" or type(v{i}) is not t{i}"
                 scope[f"t{i}"] = python
+        if all(info in _SAFE for info in self.infos):
+            kinds = [f"type(v{i}) is t{i}" for i in range(len(self.infos))]
+            scope |= {f"t{i}": python_type(info) for i, info in enumerate(self.infos)}
+            suspicions = f"not ({' and '.join(['not timers', *kinds])}) and ({suspicions})"
         source = f"""
 def load(op, raw):
     if raw is None:
@@ -205,10 +215,12 @@ def dump(op, timers):
         """Name the field that does not fit; return if all do (NaN, a type without equality)."""
         for field, info in zip(self.fields, self.infos, strict=True):
             if not hasattr(op, field.name):
-                raise StateValueError(
+                deleted = StateValueError(
                     f"{self.operator}.{field.name} was deleted; assign a value of type "
                     f"{type_text(field.type)}, or call forget() to drop the key"
                 )
+                deleted.field = field.name
+                raise deleted
             value = getattr(op, field.name)
             try:
                 wrong = misfit(info, value)
@@ -224,11 +236,13 @@ def dump(op, timers):
             raise StateValueError(f"the state of {self.operator} can't be stored: {error}")
 
     def _unfit(self, field: Field, path: str, value: Any, why: str) -> StateValueError:
-        return StateValueError(
+        error = StateValueError(
             f"{self.operator}.{field.name}{path} holds {_short(value)} of type "
             f"{type(value).__name__}, which does not fit the field's type {type_text(field.type)}"
             f"{f': {why}' if why else _hint(value)}"
         )
+        error.field = field.name
+        return error
 
     def _unreadable(self, error: Exception) -> NoReturn:
         raise CheckpointMismatchError(

@@ -21,17 +21,83 @@ from __future__ import annotations
 import json
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import msgspec.inspect as mi
 
+from braided.errors import CheckpointMismatchError, start_anew
 from braided.store.records.field_types import SCALAR_TYPES, JsonType, bare, describe
 
-__all__ = ["VERSIONS_MAX", "inexact", "narrows", "numbered", "old_type", "same_fields"]
+__all__ = ["FieldsNow", "evolved", "inexact", "narrows", "old_type", "same_fields", "text"]
 
-VERSIONS_MAX = 255  # a record's version is one byte
+_VERSIONS_MAX = 255  # a record's version is one byte
+
+
+@dataclass(frozen=True)
+class FieldsNow:
+    """The fields of a class as it is now, and what their encoding makes of earlier ones."""
+
+    described: str
+    renames: Mapping[str, tuple[str, ...]]
+    """Names that fields had before."""
+    narrows: Callable[[JsonType, int], str | None]
+    """Why stored values of a type may not fit the field at a position; None if all of them do."""
+    text: Callable[[JsonType], object]
+    """A stored type as one would write it."""
+    how_to_upgrade: str
+    """What a class may say that has no `upgrade`."""
+    has_upgrade: bool
+
+
+def evolved(now: FieldsNow, name: str, history: Sequence[str]) -> tuple[str, ...]:
+    """The history with the fields of today as its newest version, if they are other ones.
+
+    Raises CheckpointMismatchError, naming the operator, if records may be there that can't be read.
+    """
+    if same_fields(history[-1], now.described):
+        return tuple(history)
+    described, wrong = _numbered(now.described, history, now.renames)
+    if not now.has_upgrade:
+        wrong += _losses(now, described, history)
+        if wrong:
+            raise CheckpointMismatchError(
+                f"operator {name!r} does not fit the state in this checkpoint: {'; '.join(wrong)}. "
+                f"Change the fields back, or {now.how_to_upgrade}, or {start_anew(name)}"
+            )
+    if len(history) >= _VERSIONS_MAX:
+        raise CheckpointMismatchError(
+            f"the fields of operator {name!r} have had {_VERSIONS_MAX} versions in this "
+            "checkpoint, which is as many as there may be; use a new checkpointLocation"
+        )
+    return (*history, described)
+
+
+def _losses(now: FieldsNow, described: str, history: Sequence[str]) -> list[str]:
+    """What of the versions there were can't be read into the fields of today."""
+    today = {
+        field["id"]: (field["name"], position)
+        for position, field in enumerate(json.loads(described)["fields"])
+    }
+    last = json.loads(history[-1])["fields"]
+    if last and not any(field["id"] in today for field in last):
+        had = ", ".join(f"{field['name']}: {now.text(field['type'])}" for field in last)
+        return [
+            f"it has none of the fields that are stored ({had}), as if it were another operator"
+        ]
+    losses: dict[int, str] = {}
+    for version in range(len(history), 0, -1):
+        where = "" if version == len(history) else f" (in records of version {version})"
+        for field in json.loads(history[version - 1])["fields"]:
+            if field["id"] in today and field["id"] not in losses:
+                name, position = today[field["id"]]
+                reason = now.narrows(field["type"], position)
+                if reason:
+                    losses[field["id"]] = f"{name}: {reason}{where}"
+    return list(losses.values())
+
 
 _MAPPED = ("dataclass", "struct", "typeddict")
 _GATHERED = {"list": mi.ListType, "set": mi.SetType, "frozenset": mi.FrozenSetType}
@@ -46,8 +112,8 @@ def _unnumbered(description: str) -> list[tuple[str, JsonType]]:
     return [(field["name"], field["type"]) for field in json.loads(description)["fields"]]
 
 
-def numbered(
-    now: str, history: Sequence[str], renames: dict[str, tuple[str, ...]]
+def _numbered(
+    now: str, history: Sequence[str], renames: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, list[str]]:
     """The description `now` with the numbers its fields have after `history`, newest last.
 

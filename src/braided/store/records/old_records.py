@@ -20,16 +20,14 @@ from braided.errors import (
     CheckpointVersionError,
     OperatorError,
     StateValueError,
-    start_anew,
 )
 from braided.store.durable.store import UNREADABLE
 from braided.store.records.evolution import (
-    VERSIONS_MAX,
+    FieldsNow,
+    evolved,
     inexact,
     narrows,
-    numbered,
     old_type,
-    same_fields,
     text,
 )
 from braided.store.records.field_types import clear_caches, describe, misfit, type_text
@@ -46,49 +44,16 @@ def evolve(state: StateFields, name: str, history: Sequence[str]) -> tuple[str, 
 
     Raises CheckpointMismatchError, naming the operator, if records may be there that can't be read.
     """
-    if same_fields(history[-1], state.describe()):
-        return tuple(history)
-    renames = {field.name: field.earlier for field in state.fields if field.earlier}
-    now, wrong = numbered(state.describe(), history, renames)
-    if state.upgrade is None:
-        wrong += _losses(state, now, history)
-        if wrong:
-            raise CheckpointMismatchError(
-                f"operator {name!r} does not fit the state in this checkpoint: {'; '.join(wrong)}. "
-                "Change the fields back, or say how old state becomes new with `@classmethod def "
-                "upgrade(cls, old)`, which is given the stored fields as a dict and returns those "
-                f"of now, or {start_anew(name)}"
-            )
-    if len(history) >= VERSIONS_MAX:
-        raise CheckpointMismatchError(
-            f"the fields of operator {name!r} have had {VERSIONS_MAX} versions in this checkpoint, "
-            "which is as many as there may be; use a new checkpointLocation"
-        )
-    return (*history, now)
-
-
-def _losses(state: StateFields, now: str, history: Sequence[str]) -> list[str]:
-    """What of the versions there were can't be read into the fields of today."""
-    today = {
-        field["id"]: (field["name"], info)
-        for field, info in zip(json.loads(now)["fields"], state.infos, strict=True)
-    }
-    last = json.loads(history[-1])["fields"]
-    if last and not any(field["id"] in today for field in last):
-        had = ", ".join(f"{field['name']}: {text(field['type'])}" for field in last)
-        return [
-            f"it has none of the fields that are stored ({had}), as if it were another operator"
-        ]
-    losses: dict[int, str] = {}
-    for version in range(len(history), 0, -1):
-        where = "" if version == len(history) else f" (in records of version {version})"
-        for field in json.loads(history[version - 1])["fields"]:
-            if field["id"] in today and field["id"] not in losses:
-                name, info = today[field["id"]]
-                reason = narrows(field["type"], info)
-                if reason:
-                    losses[field["id"]] = f"{name}: {reason}{where}"
-    return list(losses.values())
+    now = FieldsNow(
+        described=state.describe(),
+        renames={field.name: field.earlier for field in state.fields if field.earlier},
+        narrows=lambda old, position: narrows(old, state.infos[position]),
+        text=text,
+        how_to_upgrade="say how old state becomes new with `@classmethod def upgrade(cls, old)`, "
+        "which is given the stored fields as a dict and returns those of now",
+        has_upgrade=state.upgrade is not None,
+    )
+    return evolved(now, name, history)
 
 
 class _OldValue(NamedTuple):

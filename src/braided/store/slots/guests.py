@@ -110,9 +110,9 @@ class BeforeImage:
                 at += 1
             if key not in changed:
                 yield key, value
-        for place in range(at, end):
-            if (before := changed[order[place]]) is not None:
-                yield order[place], before
+        for left in range(at, end):
+            if (before := changed[order[left]]) is not None:
+                yield order[left], before
 
     def close(self) -> None:
         self._now.close()

@@ -45,7 +45,7 @@ _CLAIM = "checkpoint"
 _CLEANED = "cleaned"
 _LOCK = "lock"
 _DEAD = "dead."
-_PLACE = re.compile(r"(?P<host>.+)-(?P<boot>[0-9a-f-]{36})-\d+")
+_MACHINE = re.compile(r"(?P<host>.+)-(?P<boot>[0-9a-f-]{36})-\d+")
 
 
 class _Ancestor(msgspec.Struct, frozen=True, array_like=True):
@@ -69,7 +69,7 @@ _claimed: set[tuple[Path, str]] = set()
 
 def host_directory(base: Path, flow: str) -> Path:
     """The cache directory of a flow on this host, for this boot; nothing is made yet."""
-    return base / f"braided-cache-{os.geteuid()}" / _place() / flow
+    return base / f"braided-cache-{os.geteuid()}" / _machine() / flow
 
 
 def settle_in(directory: Path, root: str) -> None:
@@ -115,7 +115,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 @functools.cache
-def _place() -> str:
+def _machine() -> str:
     try:
         numbers = os.stat("/proc/self/ns/pid").st_ino
         return f"{socket.gethostname()}-{_boot()}-{numbers}"
@@ -172,18 +172,18 @@ def _is_due(cleaned: Path) -> bool:
 
 def _clean(home: Path, own: Path) -> None:
     """Removes what is dead. Whatever can't be looked at or removed stays."""
-    for place in _directories(home):
-        if _is_of_an_earlier_boot(place):
-            shutil.rmtree(place, ignore_errors=True)
+    for machine in _directories(home):
+        if _is_of_an_earlier_boot(machine):
+            shutil.rmtree(machine, ignore_errors=True)
             continue
-        for flow in _directories(place):
+        for flow in _directories(machine):
             if flow.name.startswith(_DEAD):
                 shutil.rmtree(flow, ignore_errors=True)
-            elif flow != own and (_is_unused(flow) or (place == own.parent and _is_gone(flow))):
+            elif flow != own and (_is_unused(flow) or (machine == own.parent and _is_gone(flow))):
                 _remove(flow)
-        if place != own.parent:
+        if machine != own.parent:
             with contextlib.suppress(OSError):
-                place.rmdir()
+                machine.rmdir()
     for leftover in _directories(own):
         if leftover.name.startswith(_DEAD):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -195,16 +195,16 @@ def _directories(parent: Path) -> list[Path]:
     return []
 
 
-def _is_of_an_earlier_boot(place: Path) -> bool:
+def _is_of_an_earlier_boot(machine: Path) -> bool:
     """Whether it is this host's from before it was started, which is of no use to anybody.
 
     Hosts that share a disk may share a name as well, but not what was written before a boot.
     """
-    theirs, ours = _PLACE.fullmatch(place.name), _PLACE.fullmatch(_place())
+    theirs, ours = _MACHINE.fullmatch(machine.name), _MACHINE.fullmatch(_machine())
     if theirs is None or ours is None or theirs["boot"] == ours["boot"]:
         return False
     started_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return theirs["host"] == ours["host"] and _last_used_s(place) < started_s
+    return theirs["host"] == ours["host"] and _last_used_s(machine) < started_s
 
 
 def _is_unused(flow: Path) -> bool:
