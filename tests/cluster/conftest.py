@@ -49,7 +49,7 @@ def spark(running: tuple[StandaloneCluster, SparkSession]) -> SparkSession:
     wait_until(
         lambda: len({executor.host for executor in executors.observed()}) == HOSTS,
         "an executor on every host",
-        timeout_s=90,
+        timeout_s=300,
     )
     return spark
 

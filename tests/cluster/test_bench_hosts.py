@@ -34,3 +34,9 @@ def test_all_modes_go_through_all_phases_and_end_with_the_same_totals(
     for phases in result["modes"].values():
         assert list(phases)[:2] == ["stable", "rebalance"]
         assert all(phase["rows_per_s"] > 0 for phase in phases.values())
+        assert all(phase["executor_seconds"] > 0 for phase in phases.values())
+    prefetched = {
+        mode: sum(phase["bytes_prefetched"] for phase in phases.values())
+        for mode, phases in result["modes"].items()
+    }
+    assert prefetched["no_placement"] == prefetched["placement"] == 0 < prefetched["prefetch"]

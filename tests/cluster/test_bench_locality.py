@@ -28,9 +28,14 @@ def test_keys_that_occur_together_come_together_and_no_row_is_lost(
     assert result["identical"]
     hashed, online, worst = result["cases"]
     assert online["locality"] > 1.5 * hashed["locality"]
-    assert worst["locality"] < hashed["locality"]
-    assert online["remote_mb"] <= hashed["remote_mb"] <= worst["remote_mb"]
+    assert online["remote_mb"] <= hashed["remote_mb"]
+    if worst["channels_side_by_side"] == 1:  # or its hosts were not ready at the same time
+        assert worst["locality"] < hashed["locality"]
+        assert hashed["remote_mb"] <= worst["remote_mb"]
     assert any(promise["moved_keys"] > 0 for promise in online["promises"])
     judged = [promise for promise in online["promises"] if promise["came"] is not None]
-    assert all(abs(promise["expected"] - promise["came"]) < 0.15 for promise in judged)
-    assert 0 < result["hot_path_cost"] < 1
+    assert all(abs(promise["expected"] - promise["came"]) < 0.15 for promise in judged), online
+    assert result["in_phase"]
+    costs = [value for name, value in result.items() if name.startswith("hot_path_cost")]
+    assert len(costs) == 4 and all(0 < cost < 1 for cost in costs)
+    assert set(result["missed"]) <= set(result)

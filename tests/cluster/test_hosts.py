@@ -17,14 +17,15 @@ from braided.errors import (
     OptionError,
     WorkerPythonError,
 )
-from braided.hosts import opening, probe
+from braided.hosts import opening, probe, transition
 from braided.spark import java_classes, placed_frames
 from braided.spark.executors import SparkExecutors
 from support.cluster_flow import SLOTS, Flow, caught_up, channels_of, placed, slots_of
 from support.reassigning import Reassigner
+from support.restless import RestlessBalance
 from support.stream_harness import Lab, wait_until
 
-PATIENCE_S = 120.0
+PATIENCE_S = 400.0
 
 
 def test_placed_channels_read_nothing_and_others_read_their_state_wherever_they_come_to_run(
@@ -83,6 +84,22 @@ def test_a_slot_that_changes_hosts_is_there_before_the_batch_that_needs_it(lab: 
     assert 0 < guests <= SLOTS
     assert flow.query.routing()["sums"].hosts == before.hosts
     assert caught_up(flow.run()[0])[0] == 0
+    flow.check()
+
+
+def test_rows_are_counted_before_they_are_routed_also_while_tables_wait_for_their_state(
+    lab: Lab,
+) -> None:
+    """After every batch another table is asked for, and what it needs is on its way for a while."""
+    flow = Flow(lab, ballast=32768, balance=RestlessBalance(5), **{"balance.sameBatch": "on"})
+    flow.run_until(lambda each: each["sameBatch"]["counted"])
+    for _ in range(3):
+        assert flow.query._opened.control.settled(PATIENCE_S)
+        shown = flow.run()[0]["sameBatch"]
+        assert shown["counted"] and shown["movedSlots"]["sums"] > 0
+    flow.query.rescale(2)  # which is not put off by what is counted
+    flow.run_until(lambda each: channels_of(each) == 2)
+    assert sum(each["slots"] for each in brought_in(flow)) > 0
     flow.check()
 
 
@@ -146,8 +163,12 @@ def test_a_lost_host_gives_its_channels_to_the_others(lab: Lab, cluster: Standal
     flow.check()
 
 
-def test_executors_come_with_channels_and_go_with_them(lab: Lab) -> None:
+def test_executors_come_with_channels_and_go_with_them(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two channels need two executors; those too many go, more are asked for and warmed first."""
+    # However long a busy machine takes to start them, all are waited for.
+    monkeypatch.setattr(transition, "_PATIENCE_S", 600.0)
     executors = SparkExecutors(lab.spark)
     flow = Flow(
         lab, ballast=1024, channels=2, **{"cluster.minExecutors": 1, "cluster.maxExecutors": 4}
@@ -198,8 +219,11 @@ def test_hosts_that_can_not_do_are_refused_by_name_before_the_first_batch(
         found = r"host 127\.0\.0\.2 (does not find|finds something else).*where all of them see it"
         with pytest.raises(CheckpointReadError, match=found):
             Flow(lab)
+        # So it is where Spark chooses the hosts of channels.
+        with pytest.raises(CheckpointReadError, match="where all of them see it"):
+            Flow(lab, placement="off")
     flow = Flow(lab)
-    flow.rows *= 3  # those of the flows that were refused are there as well
+    flow.rows *= 4  # those of the flows that were refused are there as well
     flow.check()
 
 

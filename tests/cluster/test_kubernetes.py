@@ -62,7 +62,7 @@ def test_an_executor_from_the_container_joins_the_driver_and_has_channels(
             assert keeper.poll() is None, log.read_text()
             return HOST in {executor.host for executor in executors.observed()}
 
-        wait_until(has_joined, "the executor of the container", timeout_s=60)
+        wait_until(has_joined, "the executor of the container", timeout_s=300)
         flow = Flow(lab, channels=5)
         flow.run_until(lambda section: HOST in placed(section)["plannedHosts"])
         flow.run_until(lambda section: placed(section)["elsewhere"] == 0)
@@ -78,6 +78,6 @@ def test_an_executor_from_the_container_joins_the_driver_and_has_channels(
 def test_the_entrypoint_runs_any_other_command_as_it_is(tmp_path: Path) -> None:
     log = tmp_path / "log"
     entrypoint = kubernetes_files.DIRECTORY / "entrypoint.sh"
-    keeper = keep([str(entrypoint), "echo", "a  b"], {"PATH": os.environ["PATH"]}, log)
-    keeper.communicate()
+    with keep([str(entrypoint), "echo", "a  b"], {"PATH": os.environ["PATH"]}, log) as keeper:
+        keeper.wait()  # to close its input would end the command
     assert log.read_text() == "a  b\n"

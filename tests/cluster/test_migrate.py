@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +15,7 @@ import pytest
 import braided
 from braided.api.query import ElasticQuery
 from braided.bench.standalone_cluster import StandaloneCluster
+from support.bare import ROOT
 from support.cluster_operators import INPUT, OUTPUT, Sums, Waits, expected_sums
 from support.cluster_session import HOSTS
 from support.stream_harness import Lab, wait_until
@@ -108,7 +114,9 @@ def test_a_query_goes_where_it_is_told_by_each_strategy_and_loses_nothing(
     killed = flow.migrate("dsm", named)
     assert killed.outcome == "done", killed
     assert flow.hosts() == set(named)
-    assert killed.metrics.drain_s is None and killed.metrics.recovery_s is not None
+    metrics = killed.metrics
+    assert metrics.drain_s is None and metrics.recovery_s is not None
+    assert metrics.catch_up_s is not None and metrics.recovery_s <= metrics.catch_up_s
     flow.check()
 
 
@@ -126,3 +134,20 @@ def test_what_can_not_be_done_in_time_is_undone(lab: Lab) -> None:
     with pytest.raises(ValueError, match="'dsm', 'dcr', 'ccr'"):
         flow.query.migrate("now", 2)
     flow.check()
+
+
+def test_who_is_lost_after_a_scale_in_is_replaced_also_if_nobody_asked_for_executors_before(
+    tmp_path: Path,
+) -> None:
+    """In a process of its own: in this one, `spark` has asked."""
+    ways = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    program = subprocess.run(
+        [sys.executable, str(ROOT / "tests/support/scale_in_program.py"), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": ways},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert program.returncode == 0, program.stderr[-3000:]
+    said = json.loads(program.stdout.splitlines()[-1])
+    assert said == {"outcome": "done", "replaced": True, "goes_on": True}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from braided.orders.ledger import TRIES_MAX, Ledger
+from braided.orders.ledger import TRIES_MAX, OrderLedger
 from braided.orders.messages import CutOrder, ForgetOrder, Order, StopOrder
 
 
-def ledger(*orders: Order) -> Ledger:
-    entered = Ledger()
+def ledger(*orders: Order) -> OrderLedger:
+    entered = OrderLedger()
     for order in orders:
         entered.enter(order)
     return entered
@@ -40,7 +40,7 @@ def test_the_newest_tries_are_kept() -> None:
 
 
 def test_of_a_thousand_tries_that_came_and_went_little_is_left() -> None:
-    known = Ledger()
+    known = OrderLedger()
     for n in range(1000):
         known.enter(StopOrder(f"t{n}"))
         known.enter(CutOrder(f"t{n}", "op", 0, n))

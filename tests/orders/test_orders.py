@@ -16,10 +16,10 @@ from itertools import pairwise
 import pytest
 
 from braided.orders.address import LineAddress
-from braided.orders.line import CONNECT_S, OrderLine, line_to
+from braided.orders.line import OrderLine, line_to
 from braided.orders.messages import TaskWord
 from braided.orders.post import OrderPost
-from support.order_peers import WorkerProcess, answering, becomes
+from support.order_peers import WorkerProcess, answering, becomes, patience
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -28,7 +28,13 @@ WORD = TaskWord("t", "op", 3, "3.0", 7, 1_000, 0.25, False)
 
 
 @pytest.fixture
-def post() -> Iterator[OrderPost]:
+def patient() -> Iterator[None]:
+    with patience():
+        yield
+
+
+@pytest.fixture
+def post(patient: None) -> Iterator[OrderPost]:
     opened = OrderPost(HOST)
     yield opened
     opened.close()
@@ -140,6 +146,7 @@ def test_tries_are_apart(post: OrderPost) -> None:
 # -- words -------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("patient")
 def test_words_of_tasks_are_heard_one_at_a_time_and_in_order() -> None:
     heard: list[TaskWord] = []
     threads: set[int] = set()
@@ -162,6 +169,7 @@ def test_words_of_tasks_are_heard_one_at_a_time_and_in_order() -> None:
     assert len(threads) == 1 and threads != {threading.get_ident()}
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_ear_that_fails_hears_the_next_word(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[int] = []
 
@@ -179,6 +187,7 @@ def test_an_ear_that_fails_hears_the_next_word(caplog: pytest.LogCaptureFixture)
     assert caplog.text.count("WARNING") == 1 and "no use for it" in caplog.text
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_ear_that_hangs_holds_up_no_agreement() -> None:
     gate = threading.Event()
     post = OrderPost(HOST, lambda word: gate.wait(30) and None)
@@ -200,6 +209,7 @@ def test_a_word_that_can_not_be_sent_is_lost_and_nothing_else(post: OrderPost) -
         assert post.cuts("t") == {("op", 1): 5}
 
 
+@pytest.mark.usefixtures("patient")
 def test_who_hears_may_order() -> None:
     post = OrderPost(HOST, lambda word: post.stop(word.token))
     with line(post.address) as worker:
@@ -227,7 +237,7 @@ def test_a_driver_that_can_not_be_reached_orders_nothing_and_costs_no_time() -> 
         assert not worker.is_stopped("t")
         assert worker.agree("t", "op", 1, 80, timeout_s=30) == 80
         worker.tell(WORD)
-    assert time.monotonic() - began_s < CONNECT_S + 1
+    assert time.monotonic() - began_s < 20
 
 
 def test_a_driver_that_accepts_and_says_nothing_delays_a_task_once() -> None:
@@ -235,13 +245,13 @@ def test_a_driver_that_accepts_and_says_nothing_delays_a_task_once() -> None:
     with answering(lambda client: release.wait(30) and None) as port:
         began_s = time.monotonic()
         with line(LineAddress(HOST, port, b"k" * 32)) as worker:
-            assert time.monotonic() - began_s < CONNECT_S + 2
+            assert time.monotonic() - began_s < 20
             began_s = time.monotonic()
             for _ in range(100):
                 worker.reach()
                 worker.tell(WORD)
                 assert worker.agree("t", "op", 1, 80, timeout_s=30) == 80
-            assert time.monotonic() - began_s < 1
+            assert time.monotonic() - began_s < 20
         release.set()
 
 
@@ -249,11 +259,11 @@ def test_a_driver_that_is_not_there_is_not_asked_again_at_once() -> None:
     tries: list[float] = []
     with (
         answering(lambda client: tries.append(time.monotonic())) as port,
-        line(LineAddress(HOST, port, b"k" * 32), retry_s=0.5) as worker,
+        line(LineAddress(HOST, port, b"k" * 32), retry_s=2) as worker,
     ):
         assert becomes(lambda: worker.tell(WORD) or len(tries) == 4)
     gaps_s = [after - before for before, after in pairwise(tries)]
-    assert min(gaps_s) > 0.4
+    assert min(gaps_s) > 1
 
 
 def test_a_driver_that_vanishes_orders_nothing_more(post: OrderPost) -> None:
@@ -340,13 +350,13 @@ def test_a_worker_that_is_stopped_holds_up_nobody(
             slowest_s = max(slowest_s, time.monotonic() - began_s)
             if number % 100 == 0:
                 assert becomes(lambda number=number: worker.is_stopped(f"{name}{number}"))
-        assert slowest_s < 1
+        assert slowest_s < 20
         assert "is left to itself" in caplog.text  # so there was something to be held up by
         assert worker.agree("t", "op", 1, 5, timeout_s=30) == 5
         assert post.cuts("t") == {("op", 1): 5}
         began_s = time.monotonic()
         post.close()
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < 20
 
 
 # -- the lines of a process --------------------------------------------------------------------

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from braided.orders import line as lines
 from braided.orders.address import LineAddress
 from braided.orders.line import line_to
 from braided.orders.messages import TaskWord
@@ -20,6 +21,7 @@ DEADLINE_S = 30.0
 
 
 def main() -> None:
+    lines.CONNECT_S = 60.0  # it comes to the driver however busy the machine is
     host, port, key = json.loads(sys.stdin.readline())
     address = LineAddress(host, port, bytes.fromhex(key))
     line_to(address)

@@ -22,7 +22,7 @@ from braided.control.routing.host_choice import Residence
 from braided.control.routing.key_moves import KeyMoves
 from braided.control.routing.table import RoutingTable
 from braided.hosts.probe import Found, find
-from braided.spark.executors import Executor, place_of
+from braided.spark.executors import Executor, site_of
 from braided.spark.placed_frames import PlacedFrames
 from braided.store.history.manifest import OperatorVersion, View
 from braided.store.history.shipped_chains import pack_slots
@@ -96,32 +96,30 @@ class Errands:
         """Starts a worker for each core of executors, or so many at most on each, which imports
         what tasks need; what they found there.
         """
-        places = [
-            place_of(executor)
+        sites = [
+            site_of(executor)
             for executor in executors
             for _ in range(executor.cores if workers is None else min(workers, executor.cores))
         ]
-        if not places:
+        if not sites:
             return []
         self._begin("braided looks at hosts")
         location = self._location
-        found = find(
-            self._spark, self._placed, location.store, location.flow, places, self._modules
-        )
+        found = find(self._spark, self._placed, location.store, location.flow, sites, self._modules)
         for _ in range(_WARM_ROUNDS):
-            self._run_like_a_batch(places)
+            self._run_like_a_batch(sites)
         return found
 
-    def _run_like_a_batch(self, places: Sequence[str]) -> None:
+    def _run_like_a_batch(self, sites: Sequence[str]) -> None:
         """Rows through a shuffle, a sort and Python, in JVMs that have done none of it: half of
         what their first tasks would take is loading classes.
         """
-        count = len(places)
+        count = len(sites)
         channel = F.expr(f"int(pmod(xxhash64(id), {count}))")
         rows = self._spark.range(0, 1000 * count, 1, count)
         rows = rows.selectExpr("id", "string(id) AS text", "double(id) AS number")
         routed = rows.repartitionById(count, channel).sortWithinPartitions("text", "id")
-        placed = self._placed.place(routed, places)
+        placed = self._placed.place(routed, sites)
         placed.mapInArrow(_pass_on, placed.schema).write.format("noop").mode("overwrite").save()
 
     def fetch(self, view: View, wanted: HostSlots) -> Fetched:

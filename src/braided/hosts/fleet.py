@@ -74,15 +74,18 @@ class Fleet:
             self._cores = min(executor.cores for executor in observed)
 
     def aim(self, tables: Mapping[str, RoutingTable]) -> bool:
-        """Plans for the channels of tables, and asks for what is missing; whether it is there."""
+        """Plans for the channels of tables, and asks for what is missing; whether it is there.
+
+        What is missing is asked for again and again: Spark may have been told of fewer since.
+        """
         channels = self._channels = max(table.channels for table in tables.values())
-        if self._fixed is not None and self._fixed[1] == channels:
-            return self.observed >= self.planned
-        self._fixed = None
-        self.planned = self.executors_for(tables)
-        if self.requested is None or self.planned > self.requested:
-            self._request(max(self.planned, self.observed if self.requested is None else 0))
-        return self.observed >= self.planned
+        if self._fixed is None or self._fixed[1] != channels:
+            self._fixed = None
+            self.planned = self.executors_for(tables)
+        is_there = self.observed >= self.planned
+        if not is_there or self.requested is None or self.planned > self.requested:
+            self._request(max(self.planned, self.observed))
+        return is_there
 
     def fix(self, total: int) -> None:
         """So many executors were asked for by somebody else, and it stays at that until the plan
@@ -118,15 +121,18 @@ class Fleet:
         return chosen
 
     def release(self, observed: Sequence[Executor], in_use: Collection[str]) -> list[str]:
-        """Gives back executors that are more than planned, on hosts that no channel is on; the
-        ids of those that go.
+        """Gives back executors that are more than planned, on hosts that no channel is on, and
+        those that have not come yet; the ids of those that go.
         """
         surplus = len(observed) - self.planned
         idle = [executor for executor in reversed(observed) if executor.host not in in_use]
         going = [executor.id for executor in idle[: max(0, surplus)]]
+        total = max(self.planned, len(observed) - len(going))
+        if not going and self.requested is not None and total < self.requested:
+            self._request(total)
         if going:
-            self._executors.release(going)
-            self.requested = max(self.planned, len(observed) - len(going))
+            self._executors.release(going, total)
+            self.requested = total
             self.observed -= len(going)
             log.info("executors %s are given back; %d stay", ", ".join(going), self.observed)
         return going

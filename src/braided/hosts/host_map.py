@@ -57,8 +57,8 @@ class HostMap:
     def request(self, total: int) -> None:
         self._executors.request(total)
 
-    def release(self, executors: Collection[str]) -> None:
-        self._executors.release(executors)
+    def release(self, executors: Collection[str], total: int) -> None:
+        self._executors.release(executors, total)
 
     def unfit(self, executors: Iterable[Executor]) -> list[Executor]:
         """Those that nothing of ours has run on yet."""

@@ -50,6 +50,10 @@ def open_transition(
     """What decides where channels run; `modules` are what tasks import, `ring` asks for a batch."""
     if placed is None:
         _refuse_fleet(options, "there are no executors to ask for on this master")
+        if runs_on_executors(spark):
+            leave_word(location.store, location.flow)
+            there = SparkExecutors(spark).observed()
+            refuse_unfit(spark, None, location.store, location.flow, there)
         return None
     executors = SparkExecutors(spark)
     if executors.has_dynamic_allocation:
@@ -71,6 +75,7 @@ def open_transition(
     return Transition(
         hosts,
         levels_of(upstream),
+        upstream,
         errands,
         fleet,
         options.prefetch,

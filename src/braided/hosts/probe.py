@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from braided.errors import CheckpointReadError, WorkerPythonError
 from braided.release import VERSION
-from braided.spark.executors import Executor, place_of
+from braided.spark.executors import Executor, site_of
 from braided.spark.placed_frames import PlacedFrames
 from braided.spark.worker_process import EXECUTOR_PROPERTY
 from braided.store.durable.store import Store
@@ -36,6 +36,8 @@ class Found(NamedTuple):
     versions: dict[str, str]
     trouble: str
     """Why the checkpoint could not be read there, or Braided not be imported; "" if nothing."""
+    node: str
+    """What the host calls itself."""
 
     def problem(self) -> str:
         """What is wrong with it; "" if nothing."""
@@ -54,32 +56,46 @@ def leave_word(store: Store, word: str) -> None:
 
 def find(
     spark: SparkSession,
-    placed: PlacedFrames,
+    placed: PlacedFrames | None,
     store: Store,
     word: str,
-    places: Sequence[str],
+    sites: Sequence[str],
     modules: Sequence[str] = (),
 ) -> list[Found]:
-    """What tasks at these places find there; they import `modules` too, which takes its time."""
+    """What tasks at these sites find there; they import `modules` too, which takes its time.
+    Where tasks can't be placed, there are as many as there are sites, wherever Spark runs them.
+    """
     needed = (*_NEEDED, *modules)
     looking = _look(pickle.dumps(store), word, EXECUTOR_PROPERTY, _WORD, needed)
-    found = placed.tasks(spark.sparkContext, places).mapPartitions(looking).collect()
-    return [Found(*each) for each in found]
+    context, count = spark.sparkContext, len(sites)
+    if placed is None:
+        tasks = context.parallelize(range(count), count)
+    else:
+        tasks = placed.tasks(context, sites)
+    return [Found(*each) for each in tasks.mapPartitions(looking).collect()]
 
 
 def refuse_unfit(
-    spark: SparkSession, placed: PlacedFrames, store: Store, word: str, there: Sequence[Executor]
+    spark: SparkSession,
+    placed: PlacedFrames | None,
+    store: Store,
+    word: str,
+    there: Sequence[Executor],
 ) -> None:
-    """Sees to it that all executors can run tasks; an error that names hosts if not."""
+    """Sees to it that all executors can run tasks; an error that names hosts if not. Where tasks
+    can't be placed, a task for each core comes to most executors, and to all hosts that are free.
+    """
     if not there:
         return  # who comes later is looked at before it gets a channel
     hosts = {executor.id: executor.host for executor in there}
-    found = find(spark, placed, store, word, [place_of(executor) for executor in there])
+    sites = [site_of(executor) for executor in there]
+    if placed is None:
+        sites = [site_of(executor) for executor in there for _ in range(executor.cores)]
+    found = find(spark, placed, store, word, sites)
     wrong: dict[str, Found] = {}
     for each in found:
         if each.problem():
-            host = hosts.get(each.executor, f"of executor {each.executor}")
-            wrong.setdefault(host, each)
+            wrong.setdefault(hosts.get(each.executor, each.node), each)
     if not wrong:
         return
     sentences = "; ".join(f"host {host} {each.problem()}" for host, each in sorted(wrong.items()))
@@ -100,9 +116,9 @@ def _minor(version: str) -> str:
 
 def _look(
     packed: bytes, word: str, executor_property: str, name: str, needed: tuple[str, ...]
-) -> Callable[[Iterable[int]], Iterator[tuple[str, str, dict[str, str], str]]]:
+) -> Callable[[Iterable[int]], Iterator[tuple[str, str, dict[str, str], str, str]]]:
     # Functions inside functions travel as code: the worker may have no module to find it in.
-    def look(_: Iterable[int]) -> Iterator[tuple[str, str, dict[str, str], str]]:
+    def look(_: Iterable[int]) -> Iterator[tuple[str, str, dict[str, str], str, str]]:
         import importlib
         import pickle
         import platform
@@ -127,6 +143,7 @@ def _look(
                     trouble = "finds something else in it than the driver wrote"
             except Exception as error:
                 trouble = f"does not find in it what the driver wrote ({error})"
-        yield executor, f"{sys.executable} on {platform.node()}", versions, trouble
+        node = platform.node()
+        yield executor, f"{sys.executable} on {node}", versions, trouble, node
 
     return look

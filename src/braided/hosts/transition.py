@@ -92,6 +92,7 @@ class Transition:
         self,
         hosts: HostMap,
         levels: Mapping[str, int],
+        upstream: Mapping[str, tuple[str, ...]],
         errands: Errands,
         fleet: Fleet | None,
         prefetch: bool,
@@ -101,11 +102,12 @@ class Transition:
         self.hosts = hosts
         self._moving = MovingCost()
         self._levels = levels
+        self._upstream = upstream
         self._errands = errands
         self._fleet = fleet
         self._prefetch = prefetch
         self._naive = naive
-        self._grows_itself = grows_itself
+        self.grows_itself = grows_itself
         """Whether Spark asks for executors, by the tasks that wait."""
         self._rates: dict[str, float] = {}
         self._speeds = HostSpeeds()
@@ -140,8 +142,15 @@ class Transition:
         if not available:
             return NextTables(dict(wanted), {})
         current = self._mended(before, available)
-        # A hot key is not kept waiting.
-        urgent = urgent or any(table.pins != before[name].pins for name, table in wanted.items())
+        # A hot key is not kept waiting. Where others wait for their state it goes alone: all of
+        # them would be read by the batch itself for its sake.
+        repinned = {name for name, table in wanted.items() if table.pins != before[name].pins}
+        if any(table.assigned != before[name].assigned for name, table in wanted.items()):
+            for name in repinned:
+                alone = replace(current[name], pins=wanted[name].pins)
+                current[name] = _following(before[name], alone)
+        else:
+            urgent = urgent or bool(repinned)
         if not urgent and not self._moves_at_once and (not grown or self._is_warming()):
             return self._hold(wanted, before, current)
         target = self._placed(wanted, before, available)
@@ -280,7 +289,7 @@ class Transition:
     def _cores_most(self) -> int | None:
         if self._fleet is not None:
             return self._fleet.cores_most
-        return None if self._grows_itself else sum(self.hosts.cores.values()) or None
+        return None if self.grows_itself else sum(self.hosts.cores.values()) or None
 
     def close(self) -> None:
         self._errands.close()
@@ -300,15 +309,16 @@ class Transition:
 
     def request(self, total: int) -> None:
         """Asks Spark for so many executors; a fleet keeps to it until the plan changes."""
-        self.hosts.request(total)
         if self._fleet is not None:
             self._fleet.fix(total)
+        self.hosts.request(total)
 
-    def release(self, executors: Collection[str]) -> None:
-        there = {executor.id for executor in self.hosts.look()}
-        self.hosts.release(executors)
+    def release(self, executors: Collection[str], total: int) -> None:
+        """Gives executors back, so that there are so many in all; a fleet keeps to it as well."""
         if self._fleet is not None:
-            self._fleet.fix(max(1, len(there - set(executors))))
+            # Before they go: a batch that begins then would ask for them again.
+            self._fleet.fix(total)
+        self.hosts.release(executors, total)
 
     def prepare(
         self, executors: Collection[str], tables: Tables, view: View, timeout_s: float
@@ -473,6 +483,7 @@ class Transition:
             state_bytes=self.hosts.state_bytes(name),
             bytes_per_s=self._rates.get(name, 0.0),
             level=self._levels[name],
+            upstream=self._upstream[name],
         )
 
     def _hold(self, target: Tables, before: Tables, current: dict[str, Any]) -> NextTables:

@@ -9,11 +9,15 @@
 
 DSM begins with the kill: it has no PREPARING and no ENDING, and the batch in flight is done again
 by whoever is there. DCR prepares before it pauses, so that little time is without output; CCR is to
-be there soonest, so it cuts the running batch at once and prepares meanwhile. If somebody can't be
-prepared then, or that takes long, batches resume until all are. A phase with nothing to wait for is
-passed through. Executors that are lost before the move are waited for again. When time is up before
-a batch has run on the new executors, all is as it was: channels are free to go back, and the
-newcomers are let go.
+be there soonest, so it cuts the running batch at once and prepares meanwhile, and the first batch
+on the new executors does what was captured and nothing else. If somebody can't be prepared then, or
+that takes long, batches resume until all are. A phase with nothing to wait for is
+passed through. Executors that are lost before the move are waited for again. When time is up, or
+something fails, before a batch has run on the new executors, all is as it was: channels are free to
+go back, and the newcomers are let go, but for those that stand in for executors that are lost.
+
+Whoever lets executors go says how many are wanted from then on, so that one that is lost later is
+replaced, and one that was let go is not.
 """
 
 from __future__ import annotations
@@ -23,21 +27,23 @@ from enum import Enum
 from braided.migrate.steps import (
     BatchBegan,
     BatchEnded,
+    CarryFirst,
     Confine,
-    Cut,
+    CutBatch,
     End,
     Event,
+    ExecutorMove,
+    ExecutorsReady,
     Instruction,
     Kill,
-    Move,
-    Outcome,
+    MigrationOutcome,
     Pause,
     PausedLong,
     Prepare,
-    Prepared,
     Request,
     Resume,
     Seen,
+    StepFailed,
     StopAsked,
     Strategy,
     TimeUp,
@@ -61,7 +67,9 @@ class Phase(Enum):
 class Machine:
     """One migration. `begin` and `on` say what is to be done; nothing else changes it."""
 
-    def __init__(self, strategy: Strategy, move: Move, seen: Seen, is_running: bool) -> None:
+    def __init__(
+        self, strategy: Strategy, move: ExecutorMove, seen: Seen, is_running: bool
+    ) -> None:
         """`is_running`: whether a batch is."""
         self.strategy = strategy
         self.move = move
@@ -69,6 +77,9 @@ class Machine:
         self._before = frozenset(seen.executors)
         """The executors that there were when it was asked for."""
         self._there = dict(seen.executors)
+        self._killed = move.leave if strategy is Strategy.DSM else frozenset()
+        """Those that go at the begin, and may be seen for a moment longer."""
+        self._leaving: frozenset[str] = frozenset()
         self._is_running = is_running
         self._is_paused = False
         self._asked_for: frozenset[str] = frozenset()
@@ -78,11 +89,12 @@ class Machine:
 
     def begin(self) -> list[Instruction]:
         instructions: list[Instruction] = []
-        if self.strategy is Strategy.DSM and self.move.leave:
-            instructions.append(Kill(self.move.leave))
-        if self.move.come or self.strategy is Strategy.DSM:
-            kept = self.move.stay if self.strategy is Strategy.DSM else self._before
-            instructions.append(Request(len(kept) + self.move.come))
+        if self._killed:
+            instructions.append(Kill(self._killed, self._wanted))
+        elif self.strategy is Strategy.DSM:
+            instructions.append(Request(self._wanted))
+        elif self.move.come:
+            instructions.append(Request(len(self._before) + self.move.come))
         return instructions + self._go_on()
 
     def on(self, event: Event) -> list[Instruction]:
@@ -91,7 +103,7 @@ class Machine:
             return []
         if isinstance(event, Seen):
             return self._see(event)
-        if isinstance(event, Prepared):
+        if isinstance(event, ExecutorsReady):
             self._prepared |= event.executors
             self._ask_again(event.missed)
             return self._not_prepared() if self._is_held_up() else self._go_on()
@@ -105,8 +117,10 @@ class Machine:
             return self._moved_on() if event.confined else self._go_on()
         if isinstance(event, TimeUp):
             return self._time_up()
+        if isinstance(event, StepFailed):
+            return self._give_up(event.why)
         assert isinstance(event, StopAsked)
-        return self._end(Outcome.STOPPED, "the query was stopped")
+        return self._end(MigrationOutcome.STOPPED, "the query was stopped")
 
     @property
     def destination(self) -> frozenset[str]:
@@ -118,6 +132,11 @@ class Machine:
             or (id not in self._before and (self.move.hosts is None or host in self.move.hosts))
         )
 
+    @property
+    def _wanted(self) -> int:
+        """How many executors there are to be at the end."""
+        return max(1, len(self.move.stay) + self.move.come)
+
     # -- phases ----------------------------------------------------------------------------
 
     def _see(self, event: Seen) -> list[Instruction]:
@@ -128,7 +147,7 @@ class Machine:
             again: list[Instruction] = [Request(len(self._before) + self.move.come)]
             return again + self._resumed()
         if self.phase is Phase.MOVED and not self.destination:
-            return self._end(Outcome.UNDONE, "all executors that it went to are lost")
+            return self._end(MigrationOutcome.UNDONE, "all executors that it went to are lost")
         return self._go_on()
 
     def _go_on(self) -> list[Instruction]:
@@ -143,7 +162,7 @@ class Machine:
             self._is_paused = True
             instructions.append(Pause())
             if self._is_running and self.strategy is Strategy.CCR:
-                instructions.append(Cut())
+                instructions.append(CutBatch())
         waits = self.phase in (Phase.PREPARING, Phase.ENDING)
         if waits and self.destination - self._asked_for:
             # One more may have come since the others were asked for.
@@ -151,8 +170,8 @@ class Machine:
             self._asked_for |= self.destination
         if self.phase is Phase.ENDING and not self._is_running and self._is_prepared():
             instructions += self._to_destination()
-        if self.phase is Phase.LEAVING and not self.move.leave & self._there.keys():
-            instructions += self._end(Outcome.DONE)
+        if self.phase is Phase.LEAVING and not self._leaving & self._there.keys():
+            instructions += self._end(MigrationOutcome.DONE)
         return instructions
 
     def _ask_again(self, missed: frozenset[str]) -> None:
@@ -173,36 +192,48 @@ class Machine:
 
     def _to_destination(self) -> list[Instruction]:
         self.phase = Phase.MOVED
-        return [Confine(self.destination), *self._resumed()]
+        first = [CarryFirst()] if self.strategy is Strategy.CCR else []
+        return [Confine(self.destination), *first, *self._resumed()]
 
     def _moved_on(self) -> list[Instruction]:
         """A batch has run where it should."""
         if self.phase is not Phase.MOVED:
             return self._go_on()
         self.phase = Phase.LEAVING
-        leaving = self.move.leave & self._there.keys()
-        kill: list[Instruction] = [Kill(leaving)] if leaving else []
-        return kill + self._go_on()
+        # Some may have come to hosts that were not meant.
+        there = frozenset(self._there)
+        self._leaving = (self.move.leave | (there - self._before - self.destination)) & there
+        instructions: list[Instruction] = []
+        if self._leaving:
+            instructions.append(Kill(self._leaving, self._wanted))
+        elif self.move.leave - self._killed:  # lost by themselves: they need not be replaced
+            instructions.append(Request(self._wanted))
+        return instructions + self._go_on()
 
     def _time_up(self) -> list[Instruction]:
-        if self.phase is Phase.LEAVING:
-            return self._end(Outcome.DONE, "executors that were to leave have not gone yet")
         waited_for = {
+            Phase.LEAVING: "executors that were to leave have not gone",
             Phase.COMING: "executors did not come",
             Phase.PREPARING: "the new executors were not ready",
             Phase.ENDING: "the running batch did not end, or the new executors were not ready",
             Phase.MOVED: "no batch has ended on the new executors",
         }
-        return self._end(Outcome.UNDONE, f"{waited_for[self.phase]} in time")
+        return self._give_up(f"{waited_for[self.phase]} in time")
 
-    def _end(self, outcome: Outcome, why: str = "") -> list[Instruction]:
+    def _give_up(self, why: str) -> list[Instruction]:
+        """It is not waited for any longer; what has moved by now stays where it is."""
+        has_moved = self.phase is Phase.LEAVING
+        return self._end(MigrationOutcome.DONE if has_moved else MigrationOutcome.UNDONE, why)
+
+    def _end(self, outcome: MigrationOutcome, why: str = "") -> list[Instruction]:
         instructions: list[Instruction] = []
-        if outcome is Outcome.UNDONE:
+        if outcome is MigrationOutcome.UNDONE:
             # What DSM has killed does not come back as it was, but there is as much of it.
-            instructions += [Confine(None), Request(len(self._before))]
-            newcomers = frozenset(self._there.keys() - self._before)
-            if newcomers and self._before <= self._there.keys():
-                instructions.append(Kill(newcomers))
+            lost = len(self._killed | (self._before - self._there.keys()))
+            going = frozenset(sorted(self._there.keys() - self._before)[lost:])
+            total = max(1, len(self._before))
+            instructions.append(Confine(None))
+            instructions.append(Kill(going, total) if going else Request(total))
         instructions += self._resumed()
         self.phase = Phase.ENDED
         return [*instructions, End(outcome, why)]
@@ -214,8 +245,9 @@ class Machine:
         return [Resume()]
 
     def _is_there(self) -> bool:
-        wanted = self.move.come + len(self.move.stay)
-        return len(self.destination) >= max(1, wanted)
+        there = self.destination
+        has_all_hosts = (self.move.hosts or frozenset()) <= {self._there[id] for id in there}
+        return has_all_hosts and len(there) >= self._wanted
 
     def _is_prepared(self) -> bool:
         return self.destination <= self._prepared

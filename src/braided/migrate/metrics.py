@@ -5,10 +5,12 @@ apply to a strategy, or is not known yet.
 
     restore_s      until the first output of a batch that ran on the new executors
     drain_s        from the pause to the commit of the batch that was in flight: drained or captured
-    rebalance_s    from there, or from the kill, to the first batch on the new executors
+    rebalance_s    from there, or from the request, to the first batch that begins on the new
+                   executors; none where the batch in flight at the kill has moved by itself
     catch_up_s     until all rows are processed that had been taken in when it was asked for; not
                    for DCR, which has none by then
-    recovery_s     until what was done again is committed; for DSM only, the others repeat nothing
+    recovery_s     until the batch that was in flight at the kill is committed, what was done again
+                   included: 0 if none was; for DSM only, the others repeat nothing
     stabilise_s    until the beginning of the first minute from restore_s on in which output comes
                    at the rate from before, give or take 20 %
     rows_lost, rows_repeated      of the output, which is committed with the state: none
@@ -20,17 +22,21 @@ apply to a strategy, or is not known yet.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from braided.migrate.steps import Strategy
 
-__all__ = ["Commit", "Metrics", "Timeline", "stable_since"]
+__all__ = ["Commit", "Metrics", "MigrationTimeline", "RecentCommits", "stable_since"]
 
 _STABLE_S = 60.0
 _TOLERANCE = 0.2
 _PATIENCE_S = 600.0
 """After this long, output is not waited for to become stable."""
+_COMMITS_KEPT = 512
+_RATE_S = 60.0
+"""The rate of output before something is that of so many seconds."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,20 @@ class Commit:
 
     at_s: float
     rows_out: int
+
+
+class RecentCommits:
+    """The newest batches of a query, for the rate of its output."""
+
+    def __init__(self) -> None:
+        self._commits: deque[Commit] = deque(maxlen=_COMMITS_KEPT)
+
+    def add(self, commit: Commit) -> None:
+        self._commits.append(commit)
+
+    def until(self, at_s: float) -> list[Commit]:
+        """Those of the last minute before something."""
+        return [each for each in self._commits if at_s - _RATE_S <= each.at_s <= at_s]
 
 
 @dataclass(frozen=True)
@@ -59,7 +79,7 @@ class Metrics:
     pause_s: float | None = None
 
 
-class Timeline:
+class MigrationTimeline:
     """When what happened in a migration, and the numbers that follow from it."""
 
     def __init__(self, strategy: Strategy, asked_s: float, before: Sequence[Commit]) -> None:
@@ -73,6 +93,8 @@ class Timeline:
         self._paused_s: float | None = None
         self._ended_s: float | None = None
         self._begun_s: float | None = None
+        self._is_hit = False
+        """Whether a batch was in flight at the kill, and is not committed yet."""
         self._metrics = Metrics(strategy.value)
 
     @property
@@ -96,8 +118,17 @@ class Timeline:
             self._ended_s = at_s
             self._set(drain_s=0.0)
 
+    def killed(self, at_s: float, is_running: bool) -> None:
+        """Executors go, and with them what they were doing, if that is the strategy."""
+        is_first = self._metrics.restore_s is None and self._metrics.recovery_s is None
+        if self._strategy is Strategy.DSM and is_first:
+            self._is_hit = is_running
+            if not is_running:
+                self._set(recovery_s=0.0)
+
     def batch_began(self, at_s: float, confined: bool) -> None:
-        if not confined or self._begun_s is not None:
+        has_moved = self._begun_s is not None or self._metrics.restore_s is not None
+        if not confined or has_moved:
             return
         self._begun_s = at_s
         since_s = self._ended_s if self._ended_s is not None else self._asked_s
@@ -116,14 +147,15 @@ class Timeline:
         if self._paused_s is not None and self._ended_s is None:
             self._ended_s = at_s
             self._set(drain_s=at_s - self._paused_s)
+        if self._is_hit:
+            self._is_hit = False
+            self._set(recovery_s=since_s)
         if not confined and metrics.restore_s is None and rows_out:
             self._last_output_s = at_s  # a batch that was captured early gives out nothing
         if confined and metrics.restore_s is None:
             self._set(restore_s=since_s, pause_s=at_s - self._last_output_s)
             # Output is steady, too, while new executors are waited for; that is not meant.
             del self._commits[:-1]
-            if self._strategy is Strategy.DSM:
-                self._set(recovery_s=since_s)
         if (
             self._strategy is not Strategy.DCR
             and self._metrics.restore_s is not None

@@ -8,21 +8,23 @@ from enum import Enum
 __all__ = [
     "BatchBegan",
     "BatchEnded",
+    "CarryFirst",
     "Confine",
-    "Cut",
+    "CutBatch",
     "End",
     "Event",
+    "ExecutorMove",
+    "ExecutorsReady",
     "Instruction",
     "Kill",
-    "Move",
-    "Outcome",
+    "MigrationOutcome",
     "Pause",
     "PausedLong",
     "Prepare",
-    "Prepared",
     "Request",
     "Resume",
     "Seen",
+    "StepFailed",
     "StopAsked",
     "Strategy",
     "TimeUp",
@@ -41,7 +43,7 @@ class Strategy(Enum):
 
 
 @dataclass(frozen=True)
-class Move:
+class ExecutorMove:
     """From which executors to which: those that stay, those that leave, and how many come.
 
     `hosts`: where newcomers have to be to count, if that matters.
@@ -64,7 +66,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class ExecutorsReady:
     """Executors are ready for channels; of those that were to be, some may not be, because they
     can't or because they were not reached.
     """
@@ -98,11 +100,20 @@ class TimeUp:
 
 
 @dataclass(frozen=True)
+class StepFailed:
+    """Something that was to be done, or looked at, could not be."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class StopAsked:
     """The query ends."""
 
 
-Event = Seen | Prepared | BatchBegan | BatchEnded | PausedLong | TimeUp | StopAsked
+Event = (
+    Seen | ExecutorsReady | BatchBegan | BatchEnded | PausedLong | TimeUp | StepFailed | StopAsked
+)
 
 # -- instructions --------------------------------------------------------------------------
 
@@ -116,9 +127,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Kill:
-    """These executors go."""
+    """These executors go, and so many are wanted in all from then on."""
 
     executors: frozenset[str]
+    total: int
 
 
 @dataclass(frozen=True)
@@ -139,7 +151,7 @@ class Resume:
 
 
 @dataclass(frozen=True)
-class Cut:
+class CutBatch:
     """The running batch ends early."""
 
 
@@ -150,7 +162,12 @@ class Confine:
     executors: frozenset[str] | None
 
 
-class Outcome(Enum):
+@dataclass(frozen=True)
+class CarryFirst:
+    """The next batch does what was captured, and leaves what comes in for the one after it."""
+
+
+class MigrationOutcome(Enum):
     """How a migration ended."""
 
     DONE = "done"
@@ -162,8 +179,8 @@ class Outcome(Enum):
 class End:
     """It is over."""
 
-    outcome: Outcome
+    outcome: MigrationOutcome
     why: str = ""
 
 
-Instruction = Request | Kill | Prepare | Pause | Resume | Cut | Confine | End
+Instruction = Request | Kill | Prepare | Pause | Resume | CutBatch | Confine | CarryFirst | End

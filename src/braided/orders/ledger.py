@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from braided.orders.messages import CaughtUp, CutOrder, ForgetOrder, Order, StopOrder
 
-__all__ = ["TRIES_MAX", "Cuts", "Ledger"]
+__all__ = ["TRIES_MAX", "Cuts", "OrderLedger"]
 
 TRIES_MAX = 16
 """Tries of which something is kept: the newest."""
@@ -20,7 +20,7 @@ Cuts = dict[tuple[str, int], int]
 """Rows after which channels end, by operator and channel."""
 
 
-class Ledger:
+class OrderLedger:
     """The orders of the newest tries."""
 
     def __init__(self) -> None:

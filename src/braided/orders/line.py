@@ -16,7 +16,7 @@ import threading
 import time
 
 from braided.orders.address import LineAddress
-from braided.orders.ledger import Ledger
+from braided.orders.ledger import OrderLedger
 from braided.orders.messages import CaughtUp, CutWish, TaskWord, encode, order_of
 from braided.orders.wire import Wire
 
@@ -39,7 +39,7 @@ class OrderLine:
         self._begin()
 
     def _begin(self) -> None:
-        self._ledger = Ledger()
+        self._ledger = OrderLedger()
         self._wire: Wire | None = None
         self._thread: threading.Thread | None = None
         self._news = threading.Condition()
@@ -109,7 +109,7 @@ class OrderLine:
         """Nothing is ordered any more."""
         with self._news:
             self._closed = True
-            wire, self._ledger = self._wire, Ledger()
+            wire, self._ledger = self._wire, OrderLedger()
         self._tried.set()
         if wire is not None:
             wire.hang_up()
@@ -158,7 +158,7 @@ class OrderLine:
 
     def _read(self, wire: Wire) -> None:
         # Filled aside: what was known before holds until the driver has told all it knows.
-        ledger = Ledger()
+        ledger = OrderLedger()
         while True:
             order = order_of(wire.receive())
             with self._news:

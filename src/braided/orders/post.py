@@ -18,7 +18,7 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 
 from braided.orders.address import LineAddress
-from braided.orders.ledger import Cuts, Ledger
+from braided.orders.ledger import Cuts, OrderLedger
 from braided.orders.messages import (
     CaughtUp,
     CutOrder,
@@ -61,7 +61,7 @@ class OrderPost:
         )
         self._wake, self._woken = socket.socketpair()
         self._lock = threading.Lock()
-        self._ledger = Ledger()
+        self._ledger = OrderLedger()
         self._unproven: dict[Wire, None] = {}  # oldest first
         self._wires: set[Wire] = set()
         self._words: queue.Queue[TaskWord | None] = queue.Queue(_WORDS_MAX)
