@@ -61,7 +61,7 @@ def show(frame, batch):
 
 
 if __name__ == "__main__":
-    spark = SparkSession.builder.master("local[2]").getOrCreate()
+    spark = SparkSession.builder.master("local[3]").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     with tempfile.TemporaryDirectory() as directory:
         fields = ("stock", "id", "trader", "side", "pieces", "price")

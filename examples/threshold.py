@@ -12,10 +12,11 @@ class Threshold(braided.Operator):
 
 
 spark = SparkSession.builder.master("local[6]").getOrCreate()  # six tasks at a time
-ticks = spark.readStream.format("rate").load()
+ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 6).load()
 readings = ticks.selectExpr("value % 3 AS id", "value * 2.5D AS value")
 changes = braided.stream(readings).groupBy("id").apply(Threshold, "id long, value double")
-query = changes.writeStream.format("console").option("braided.channels", 2).start()
+writer = changes.writeStream.format("console").trigger(processingTime="2 seconds")
+query = writer.option("braided.channels", 2).start()
 query.rescale(6)  # while it runs; its state moves along
 query.awaitTermination(30)
 query.stop()

@@ -14,6 +14,7 @@ BENCHES = {
     "floor": "braided.bench.floor",
     "rescale": "braided.bench.rescale",
     "state-size": "braided.bench.state_size",
+    "memory": "braided.bench.memory",
     "store": "braided.bench.store",
     "agg": "braided.bench.agg",
     "scheduler": "braided.bench.scheduler",
@@ -26,4 +27,5 @@ BENCHES = {
     "cut": "braided.bench.cut",
     "migrate": "braided.bench.migrate",
     "routing": "braided.bench.routing",
+    "kafka": "braided.bench.kafka",
 }

@@ -34,6 +34,7 @@ from braided.bench.session import (
     with_data,
 )
 from braided.bench.waiting import ROW_S, wait
+from braided.flow.route import slot_sql
 
 __all__ = ["CutSize", "measure", "run"]
 
@@ -45,7 +46,7 @@ _HOT_SLOT = 3
 _FIRST_BATCHES = 5
 
 
-class Work(braided.Operator):
+class CutWork(braided.Operator):
     """A row out for each row in, with its time of arrival, after `ROW_S` of waiting."""
 
     n: int = 0
@@ -83,7 +84,7 @@ _QUICK = CutSize(before_s=2, hot_s=10, after_s=2, idle_rounds=2, idle_batches=6)
 
 
 @dataclass
-class _Seen:
+class _CutFigures:
     """What a run showed."""
 
     begun_s: float | None = None
@@ -101,12 +102,12 @@ class _Seen:
         self.latencies.append((keys, arrived, time.time() - arrived))
 
 
-class _Keys:
+class _SlotKeys:
     """Keys by the slot that they are in."""
 
     def __init__(self, place: Arena, size: CutSize) -> None:
         numbers = place.spark.range(20 * _SLOTS * size.keys_per_slot)
-        slots = numbers.selectExpr("id", f"pmod(xxhash64(id), {_SLOTS}) AS slot").toArrow()
+        slots = numbers.selectExpr("id", f"{slot_sql(['id'], _SLOTS)} AS slot").toArrow()
         ids, of_slot = slots["id"].to_numpy(), slots["slot"].to_numpy()
         self.by_slot = [ids[of_slot == slot][: size.keys_per_slot] for slot in range(_SLOTS)]
         self._chance = np.random.default_rng(5)
@@ -129,11 +130,11 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
 
 def measure(place: Arena, size: CutSize, progress: Progress) -> dict[str, Any]:
     """Both ways through the same schedule, and both through batches that nothing is cut in."""
-    keys = _Keys(place, size)
+    keys = _SlotKeys(place, size)
     hot = set(keys.by_slot[_HOT_SLOT].tolist())
     sides: dict[str, dict[str, Any]] = {}
     for name in ("whole", "cut"):
-        seen, schedule = _run(place, size, _Keys(place, size), is_cut=name == "cut")
+        seen, schedule = _run(place, size, _SlotKeys(place, size), is_cut=name == "cut")
         sides[name] = side = _side(seen, schedule, hot, size)
         progress(
             f"{name:<6} other keys p50 {side['p50_s']:5.2f} s, p99 {side['p99_s']:5.2f} s, hot "
@@ -153,11 +154,11 @@ def measure(place: Arena, size: CutSize, progress: Progress) -> dict[str, Any]:
 
 
 def _run(
-    place: Arena, size: CutSize, keys: _Keys, is_cut: bool
-) -> tuple[_Seen, Counter[tuple[int, float]]]:
+    place: Arena, size: CutSize, keys: _SlotKeys, is_cut: bool
+) -> tuple[_CutFigures, Counter[tuple[int, float]]]:
     directory = Path(place.fresh("in-cut"))
     directory.mkdir(parents=True)
-    seen, scheduled = _Seen(), Counter[tuple[int, float]]()
+    seen, scheduled = _CutFigures(), Counter[tuple[int, float]]()
     query = _start(place, str(directory), seen, is_cut)
 
     def keys_of(number: int) -> KeyNumbers:
@@ -169,10 +170,12 @@ def _run(
     def is_begun() -> bool:
         return len(with_data(query.recentProgress)) >= _FIRST_BATCHES
 
+    def is_running() -> bool:
+        return query.isActive
+
     try:
-        feeder = threading.Thread(
-            target=arrive, args=(directory, size.files, keys_of, is_begun, begin), daemon=True
-        )
+        of_feed = (directory, size.files, keys_of, is_begun, begin, is_running)
+        feeder = threading.Thread(target=arrive, args=of_feed, daemon=True)
         feeder.start()
         feeder.join()
         query.processAllAvailable()
@@ -185,9 +188,9 @@ def _run(
     return seen, scheduled
 
 
-def _start(place: Arena, directory: str, seen: _Seen, is_cut: bool) -> braided.ElasticQuery:
+def _start(place: Arena, directory: str, seen: _CutFigures, is_cut: bool) -> braided.ElasticQuery:
     rows = place.spark.readStream.schema(INPUT).parquet(directory)
-    work = braided.stream(rows).groupBy("k").apply(Work, INPUT).name(_NAME)
+    work = braided.stream(rows).groupBy("k").apply(CutWork, INPUT).name(_NAME)
     return (
         work.writeStream.foreachBatch(seen.take)
         .option("checkpointLocation", place.fresh("checkpoint"))
@@ -199,7 +202,7 @@ def _start(place: Arena, directory: str, seen: _Seen, is_cut: bool) -> braided.E
 
 
 def _side(
-    seen: _Seen, scheduled: Counter[tuple[int, float]], hot: set[int], size: CutSize
+    seen: _CutFigures, scheduled: Counter[tuple[int, float]], hot: set[int], size: CutSize
 ) -> dict[str, Any]:
     keys, arrived, waited = (np.concatenate(column) for column in zip(*seen.latencies, strict=True))
     from_s = (seen.begun_s or 0.0) + size.before_s
@@ -226,7 +229,7 @@ def _alone_from(query: braided.ElasticQuery) -> int | None:
     return None
 
 
-def _balanced_s(seen: _Seen, from_s: float) -> float | None:
+def _balanced_s(seen: _CutFigures, from_s: float) -> float | None:
     """How long after the slot became hot it had a channel to itself."""
     for batch in seen.batches:
         if batch["batchId"] == seen.alone_from:
@@ -234,7 +237,7 @@ def _balanced_s(seen: _Seen, from_s: float) -> float | None:
     return None
 
 
-def _idle(place: Arena, size: CutSize, keys: _Keys, progress: Progress) -> dict[str, float]:
+def _idle(place: Arena, size: CutSize, keys: _SlotKeys, progress: Progress) -> dict[str, float]:
     """What a batch takes whose channels are even, in turns."""
     times_ms: dict[str, list[float]] = {"whole": [], "cut": []}
     for number in range(size.idle_rounds):
@@ -243,7 +246,7 @@ def _idle(place: Arena, size: CutSize, keys: _Keys, progress: Progress) -> dict[
             for _ in range(size.idle_batches):
                 inputs.add(keys.draw(size.rows_per_s // 2, is_hot=False))
             rows = inputs.stream(place.spark)
-            work = braided.stream(rows).groupBy("k").apply(Work, INPUT).name(_NAME)
+            work = braided.stream(rows).groupBy("k").apply(CutWork, INPUT).name(_NAME)
             query = (
                 work.writeStream.format("noop")
                 .option("checkpointLocation", place.fresh("checkpoint"))

@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 import braided
 from braided.bench.session import TOTALS, InputFiles, KeyNumbers, Progress, median, with_data
 from braided.bench.standalone_cluster import StandaloneCluster, standalone_cluster
+from braided.flow.route import slot_sql
 from braided.spark.executors import SparkExecutors
 from braided.spark.quiet import quiet_jvm
 from braided.spark.shuffle_bytes import ShuffleBytes
@@ -67,7 +68,7 @@ _QUICK = HostsSize(
 )
 
 
-class Totals(braided.Operator):
+class PaddedTotals(braided.Operator):
     padding: braided.Param[int] = 0
     n: int = 0
     s: float = 0.0
@@ -94,13 +95,16 @@ class _Batch:
     elsewhere: int
     caught_up: int
     bytes_caught_up: int
+    bytes_prefetched: int
+    """Brought by jobs of their own, since the batch before."""
     waited_ms: float
 
     @staticmethod
     def of(progress: Any) -> _Batch:
         section = progress["braided"]
         operator = section["operators"][_OPERATOR]
-        placed = section.get("cluster", {}).get("operators", {}).get(_OPERATOR, {})
+        cluster = section.get("cluster", {})
+        placed = cluster.get("operators", {}).get(_OPERATOR, {})
         return _Batch(
             number=progress["batchId"],
             rows=operator["rows"],
@@ -110,12 +114,13 @@ class _Batch:
             elsewhere=placed.get("elsewhere", 0),
             caught_up=operator["caughtUp"] + operator["rebuilt"],
             bytes_caught_up=operator["bytesCaughtUp"],
+            bytes_prefetched=cluster.get("prefetched", {}).get("bytes", 0),
             waited_ms=operator["waitedMs"],
         )
 
 
 @dataclass(frozen=True)
-class _Phase:
+class _MarkedPhase:
     """What happened between two marks."""
 
     name: str
@@ -142,6 +147,7 @@ class _Phase:
             "p50_ms": median(times),
             "p99_ms": float(np.percentile(times, 99)),
             "bytes_caught_up": sum(b.bytes_caught_up for b in self.batches),
+            "bytes_prefetched": sum(b.bytes_prefetched for b in self.batches),
             "slots_caught_up": sum(b.caught_up for b in self.batches),
             "waited_ms": round(sum(b.waited_ms for b in self.batches), 1),
             "shuffle_bytes_local": self.shuffle_local,
@@ -189,7 +195,7 @@ def measure(
     inputs = _inputs(spark, work / "all", size)
     modes, identical = {}, True
     for mode in [*_MODES, *(["kill"] if size.kills else [])]:
-        phases, same = _Run(spark, cluster, work, size, mode, inputs).measure(progress)
+        phases, same = _ModeRun(spark, cluster, work, size, mode, inputs).measure(progress)
         modes[mode], identical = phases, identical and same
     ours = modes["prefetch"]
     stable, usual = ours["stable"].batches, median([b.ms for b in ours["stable"].batches])
@@ -215,19 +221,19 @@ def measure(
     }
 
 
-def _moved_ratio(phases: dict[str, _Phase]) -> float:
+def _moved_ratio(phases: dict[str, _MarkedPhase]) -> float:
     usual = median([batch.ms for batch in phases["stable"].batches])
     return round(phases["rebalance"].after_change[0].ms / usual, 3)
 
 
-def _kill_ratio(phases: dict[str, _Phase]) -> float:
+def _kill_ratio(phases: dict[str, _MarkedPhase]) -> float:
     usual = median([batch.ms for batch in phases["stable"].batches])
     return round(max(batch.ms for batch in phases["killed"].batches) / usual, 3)
 
 
 def _inputs(spark: SparkSession, directory: Path, size: HostsSize) -> InputFiles:
     """All keys, then files of which the first of two channels has three quarters of the rows."""
-    rows = spark.range(size.keys).selectExpr("id", f"pmod(xxhash64(id), {_SLOTS}) AS slot")
+    rows = spark.range(size.keys).selectExpr("id", f"{slot_sql(['id'], _SLOTS)} AS slot")
     keys, slots = (np.array(column) for column in zip(*rows.collect(), strict=True))
     random = np.random.default_rng(7)
     heavy, light = keys[slots % 2 == 0], keys[slots % 2 == 1]
@@ -243,7 +249,7 @@ def _inputs(spark: SparkSession, directory: Path, size: HostsSize) -> InputFiles
     return inputs
 
 
-class _Run:
+class _ModeRun:
     """One mode, from its first batch to its last."""
 
     def __init__(
@@ -260,13 +266,16 @@ class _Run:
         self._executors = SparkExecutors(spark)
         self._shuffled = ShuffleBytes(spark)
         self._out = str(work / f"{mode}-out")
+        self._held_s, self._looked_s = 0.0, time.monotonic()
 
-    def measure(self, progress: Progress) -> tuple[dict[str, _Phase], bool]:
+    def measure(self, progress: Progress) -> tuple[dict[str, _MarkedPhase], bool]:
         kills = self._mode == "kill"
         channels = _MANY - 1 if kills else _FEW
         self._set_executors(_MANY if kills else _FEW)
         stream = braided.stream(self._inputs.stream(self._spark)).groupBy("k")
-        totals = stream.apply(Totals.with_(padding=self._size.padding), TOTALS).name(_OPERATOR)
+        totals = stream.apply(PaddedTotals.with_(padding=self._size.padding), TOTALS).name(
+            _OPERATOR
+        )
         writer = totals.writeStream.format("parquet").options(**_MODES.get(self._mode, {}))
         writer.option("checkpointLocation", str(self._work / f"{self._mode}-checkpoint"))
         writer.option("braided.slots", _SLOTS).option("braided.channels", channels)
@@ -301,11 +310,11 @@ class _Run:
             ("shrink", lambda: self._rescale(_FEW)),
         ]
 
-    def _phase(self, name: str, change: Callable[[], None] | None) -> _Phase:
+    def _phase(self, name: str, change: Callable[[], None] | None) -> _MarkedPhase:
         """Batches until the change is in effect, and so many more."""
         self._shuffled.since_last()
         begun, epoch = len(self._batches()), self._batches()[-1].epoch
-        begun_s = time.monotonic()
+        self._held_s, self._looked_s = 0.0, time.monotonic()
         if change is not None:
             change()
 
@@ -319,16 +328,15 @@ class _Run:
             self._await(lambda: changed() >= 0)
         first = changed() if needs else begun
         self._await(lambda: len(self._batches()) >= first + self._size.batches)
-        executor_s = (time.monotonic() - begun_s) * len(self._executors.observed())
         read = self._shuffled.since_last()
         batches = self._batches()
-        return _Phase(
+        return _MarkedPhase(
             name,
             batches[begun : first + self._size.batches],
             batches[first].number if needs else 1 << 60,
             read.local,
             read.remote,
-            executor_s,
+            self._held_s,
         )
 
     def _rescale(self, channels: int) -> None:
@@ -350,7 +358,7 @@ class _Run:
         """Has the cluster come to so many executors."""
         there = self._executors.observed()
         if len(there) > count:
-            self._executors.release([executor.id for executor in there[count:]])
+            self._executors.release([executor.id for executor in there[count:]], count)
         else:
             self._executors.request(count)
         self._await(lambda: len(self._executors.observed()) == count)
@@ -362,6 +370,7 @@ class _Run:
     def _await(self, is_so: Callable[[], bool]) -> None:
         end_s = time.monotonic() + _PATIENCE_S
         while not is_so():
+            self._hold()
             self._check()
             if time.monotonic() > end_s:
                 raise TimeoutError(
@@ -369,6 +378,12 @@ class _Run:
                     f"were {self._size.files} files of input too few?"
                 )
             time.sleep(_LOOK_S)
+
+    def _hold(self) -> None:
+        """Adds up the time that executors are held, by how many there are at each look."""
+        now_s = time.monotonic()
+        self._held_s += (now_s - self._looked_s) * len(self._executors.observed())
+        self._looked_s = now_s
 
     def _check(self) -> None:
         query = getattr(self, "_query", None)

@@ -3,7 +3,8 @@
 No Spark: the reports of tasks are made up, and go the way of a commit. Every channel changes some
 of its slots in every batch, chains grow until slots are due for snapshots, as they do in a query,
 and the manifests are files. Each number of slots has a process of its own, and so has the worker,
-whose memory and time are those for what one channel is told of its slots.
+whose memory and time are those for what one channel is told of its slots. They take turns, several
+times over: how long a disk takes to sync a file differs from one minute to the next.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ _FLOW, _OPERATOR = "flow", "totals"
 _LIMITS = SnapshotLimits()
 _FULL_EVERY = 64  # manifests, as a query has it if nobody says otherwise
 _MB = 1e6
+_COUNTS = ("slots", "channels", "batches")
 
 
 @dataclass(frozen=True)
 class SlotsPlan:
-    """Numbers of slots, of which the others are compared with the first; keys that a batch touches.
+    """Numbers of slots, of which the others are compared with the first; keys that a batch touches;
+    how often all of it is measured, of which the medians count.
 
     The largest full manifest of them all is the one to load.
     """
@@ -53,20 +56,29 @@ class SlotsPlan:
     channels: int = 64
     last: int = 320
     keys: int = 100_000
+    rounds: int = 3
 
 
 def measure_slots(plan: SlotsPlan, progress: Progress) -> list[dict[str, Any]]:
     """A case for each number of slots."""
-    cases: list[dict[str, Any]] = []
-    for slots in plan.slots:
-        case = _case(slots, plan)
-        case["commit_ratio"] = round(case["commit_ms"] / (cases or [case])[0]["commit_ms"], 2)
+    rounds = [_round(plan) for _ in range(plan.rounds)]
+    cases = []
+    for measured in zip(*rounds, strict=True):
+        medians = {name: median([case[name] for case in measured]) for name in measured[0]}
+        case = {name: int(v) if name in _COUNTS else round(v, 3) for name, v in medians.items()}
         cases.append(case)
         progress(
-            f"{slots:>12,} slots: plans in {case['plan_ms']:.1f} ms, commits in "
-            f"{case['commit_ms']:.1f} ms; full manifest {case['manifest_mb']:.2f} MB, "
-            f"loaded in {case['load_s']:.2f} s"
+            f"{case['slots']:>12,} slots: plans in {case['plan_ms']:.1f} ms, commits in "
+            f"{case['commit_ms']:.1f} ms, {case['commit_ratio']:.2f} times as long as with the "
+            f"fewest; full manifest {case['manifest_mb']:.2f} MB, loaded in {case['load_s']:.2f} s"
         )
+    return cases
+
+
+def _round(plan: SlotsPlan) -> list[dict[str, Any]]:
+    cases = [_case(slots, plan) for slots in plan.slots]
+    for case in cases:
+        case["commit_ratio"] = round(case["commit_ms"] / cases[0]["commit_ms"], 2)
     return cases
 
 

@@ -2,32 +2,21 @@
 
 The dataflows of Shukla and Simmhan (`workloads/dataflows.py`): tasks that wait 100 ms for a row, 8
 rows a second, on a cluster of this machine. One query for each; it is migrated from four executors
-to two and back by CCR, then by DCR, then by DSM (`--quick`: in by CCR, back by DSM, in by DCR),
-each time in the middle of a batch and when all is as usual again. It goes to the two executors that
-came last, so that none of the strategies finds executors that have done all of the work before.
-`rows_lost` and `rows_repeated` are counted in the output: a row has to come once by each way
-through the flow. `identical` also says that every task before the sink has counted the rows of
-every key without a gap.
+to two and back by CCR, then by DCR, then by DSM, each time in the middle of a batch and when all is
+as usual again (`--quick`: Linear only, in by CCR, back by DSM, in by DCR, and it is not waited for
+all to be as usual). It goes to the two executors that came last, so that none of the strategies
+finds executors that have done all of the work before. A migration that did not come to its end is a
+case without figures, its `note` says why, and so is the next one if it has other executors to begin
+with than it is about. `rows_lost` and `rows_repeated` are counted in the output: a row has to come
+once by each way through the flow. `identical` also says that every task before the sink has counted
+the rows of every key without a gap.
 
-What can be compared with the paper, and what can't:
-
-- `restore_s` is, there and here, from the request to the first output of what has moved. There no
-  output comes meanwhile, and tasks start in JVMs that Storm starts again on other machines. Here
-  executors that stay keep their JVM, those that come are made ready first (`prepare_s`), batches go
-  on until then, and `pause_s` is how long there is no output. All is judged by `restore_s`.
-- There a row flows on by itself, and 21 instances of tasks have 21 cores. Here output comes when a
-  batch ends, and the tasks of a batch run one after the other: a first output takes all of them,
-  on the cores of one machine.
-- There a task has one thread for 8 rows a second; here all tasks share `channels`, and rows are
-  dealt out to them in turn, as by Storm's shuffle.
-- For scale-out DSM has nobody to kill: it is a move without preparation.
-- `paper_restore_s` and `paper_drain_s` are what the paper's text says in numbers; its other bars
-  are drawn only.
+`paper` in the result says what can be compared with the paper, and what can't.
 
 `ccr_fastest`: CCR's `restore_s` is the least for every dataflow and direction in which it and
 another one were measured. `grid_in_restore_ratio`: the paper's 15 s over ours, for Grid, scale-in
-and CCR; none for the small Grid of `--quick`. `stabilise_s` takes a minute of steady output to
-know, so it is waited for with `stabilised` dataflows only.
+and CCR; none with `--quick`. `stabilise_s` takes a minute of steady output to know, so it is waited
+for with `stabilised` dataflows only.
 """
 
 from __future__ import annotations
@@ -51,8 +40,9 @@ from pyspark.sql import functions as F
 import braided
 from braided.bench.session import Progress, median, quiet_spark, with_data
 from braided.bench.standalone_cluster import standalone_cluster
-from braided.spark.executors import SparkExecutors
-from braided.workloads.dataflows import DATAFLOWS, ROWS, SMALL_GRID, Dataflow
+from braided.flow.route import slot_sql
+from braided.spark.executors import Executor, SparkExecutors
+from braided.workloads.dataflows import DATAFLOWS, ROWS, Dataflow
 
 __all__ = ["MigrateSize", "measure", "run"]
 
@@ -66,6 +56,7 @@ _SHARE = 0.4
 _USUAL = 1.5
 _SETTLE_S = 60.0
 _PATIENCE_S = 240.0
+_LEAVING_S = 20.0
 _LOOK_S = 0.1
 
 _PAPER_RESTORE_S = {("grid", "in"): {"ccr": 15.0, "dcr": 41.0, "dsm": 91.0}}
@@ -73,6 +64,28 @@ _PAPER_DRAIN_S = {
     ("grid", "in"): {"ccr": 0.468, "dcr": 1.875},
     ("grid", "out"): {"ccr": 0.550, "dcr": 1.440},
     ("linear", "in"): {"ccr": 0.256, "dcr": 0.905},
+}
+_PAPER = {
+    "comparable": (
+        "restore_s is, there and here, from the request to the first output of what has moved",
+        "drain_s is, there and here, how long it takes until nothing is in flight any more",
+        "rows_lost and rows_repeated are of the output, there and here",
+    ),
+    "not_comparable": (
+        "there no output comes before restore_s, and tasks start in JVMs that Storm starts again "
+        "on other machines; here executors that stay keep their JVM, those that come are made "
+        "ready first (prepare_s), batches go on until then, and pause_s is how long there is no "
+        "output",
+        "there a row flows on by itself, and 21 instances of tasks have 21 cores; here output "
+        "comes when a batch ends, and the tasks of a batch run one after the other: a first "
+        "output takes all of them, on the cores of one machine",
+        "there a task has one thread for 8 rows a second; here all tasks share channels, and rows "
+        "are dealt out to them in turn, as by Storm's shuffle",
+        "for scale-out DSM has nobody to kill here: it is a move without preparation",
+        "paper_restore_s and paper_drain_s are what the paper's text says in numbers; its other "
+        "bars are drawn only",
+        "Grid and Traffic are reconstructions with the paper's numbers of tasks and instances",
+    ),
 }
 _METRICS = (
     "restore_s",
@@ -103,15 +116,18 @@ class MigrateSize:
     finds executors that have had no more than their share of channels, and later ones such that
     were warmed for all of them."""
     wait_s: float = _WAIT_S
+    settles: bool = True
+    """Whether it is waited for batches to take as long as before, after each case."""
 
 
 _FULL = MigrateSize()
 _QUICK = MigrateSize(
-    (DATAFLOWS[0], SMALL_GRID),
+    DATAFLOWS[:1],
     cases=(("ccr", "in"), ("dsm", "out"), ("dcr", "in")),
     batches=1,
     stabilised=(),
     is_rehearsed=False,
+    settles=False,
 )
 
 
@@ -131,24 +147,33 @@ def measure(
     spark: SparkSession, work: Path, size: MigrateSize, progress: Progress
 ) -> dict[str, Any]:
     """All cases, dataflow by dataflow, on a cluster of at least four workers."""
-    runs = [_Run(spark, work, each, size).measure(progress) for each in size.dataflows]
+    runs = [_DataflowRun(spark, work, each, size).measure(progress) for each in size.dataflows]
     cases = [case for _, of_flow in runs for case in of_flow]
     restored = {(c["dag"], c["direction"], c["strategy"]): c["restore_s"] for c in cases}
     ours_s = restored.get(("grid", "in", "ccr"))
     paper_s = _PAPER_RESTORE_S["grid", "in"]["ccr"]
     return {
         "cases": cases,
+        "paper": _PAPER,
         "dataflows": {flow["dag"]: flow for flow, _ in runs},
-        "ccr_fastest": all(
-            restored[dag, direction, "ccr"] <= restored_s
-            for (dag, direction, _), restored_s in restored.items()
-            if (dag, direction, "ccr") in restored
-        ),
+        "ccr_fastest": _is_fastest("ccr", restored),
         "grid_in_restore_ratio": round(paper_s / ours_s, 2) if ours_s else None,
         "rows_lost": sum(flow["rows_lost"] for flow, _ in runs),
         "rows_repeated": sum(flow["rows_repeated"] for flow, _ in runs),
         "identical": all(flow["identical"] for flow, _ in runs),
     }
+
+
+def _is_fastest(strategy: str, restored: dict[tuple[str, str, str], float | None]) -> bool:
+    """Whether it is, wherever it was tried; one that did not come to its end is not."""
+    compared = [
+        (restored[dag, direction, strategy], other_s)
+        for (dag, direction, _), other_s in restored.items()
+        if (dag, direction, strategy) in restored
+    ]
+    return all(
+        own_s is not None and (other_s is None or own_s <= other_s) for own_s, other_s in compared
+    )
 
 
 def _channels(dataflow: Dataflow, size: MigrateSize) -> int:
@@ -157,7 +182,7 @@ def _channels(dataflow: Dataflow, size: MigrateSize) -> int:
     return _MANY * math.ceil(busy / _SHARE / _MANY)
 
 
-class _Rows:
+class _RowFeed:
     """Writes rows at a steady pace, with ids from 0 and keys in turn."""
 
     def __init__(self, directory: Path, keys: list[int]) -> None:
@@ -203,11 +228,13 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Case:
-    """A migration that was made: the first row that counts as its own, and what it took."""
+    """A migration that was to be made: the first row that counts as its own, and what it took."""
 
+    strategy: str
     direction: str
     first_row: int
-    migration: Any
+    metrics: Any | None
+    """None if it did not come to its end."""
     note: str
 
 
@@ -224,7 +251,7 @@ class _Check:
         return not (self.lost or self.repeated or self.miscounted)
 
 
-class _Run:
+class _DataflowRun:
     """One dataflow, from its first batch to its last."""
 
     def __init__(
@@ -233,7 +260,7 @@ class _Run:
         self._spark, self._work, self._dataflow, self._size = spark, work, dataflow, size
         self._channels = _channels(dataflow, size)
         self._slots = 2 * self._channels
-        self._rows = _Rows(work / f"{dataflow.name}-in", _key_of_each_slot(spark, self._slots))
+        self._rows = _RowFeed(work / f"{dataflow.name}-in", _key_of_each_slot(spark, self._slots))
         self._out = str(work / f"{dataflow.name}-out")
 
     def measure(self, progress: Progress) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -249,9 +276,9 @@ class _Run:
                 usual_ms = median(self._batch_ms()[2:])
                 progress(f"{self._dataflow.name:>10}: {usual_ms / 1000:.1f} s a batch")
                 for direction in ("in", "out") if self._size.is_rehearsed else ():
-                    self._migrate("dcr", direction)
+                    self._case("dcr", direction)
                 for strategy, direction in self._size.cases:
-                    case = self._migrate(strategy, direction, waits=True)
+                    case = self._case(strategy, direction, waits=True)
                     cases.append(case)
                     progress(self._said(case))
             self._query.processAllAvailable()
@@ -283,23 +310,30 @@ class _Run:
         writer.option("braided.balance", "static")  # nobody moves slots but this benchmark
         self._query = writer.start(self._out)
 
-    def _migrate(self, strategy: str, direction: str, waits: bool = False) -> _Case:
+    def _case(self, strategy: str, direction: str, waits: bool = False) -> _Case:
         """One migration, asked for in the middle of a batch, until all is as usual again."""
         first_row = self._rows.written
         before = self._batch_ms()[-self._size.batches :]
+        needed = _MANY if direction == "in" else _FEW
+        if not self._comes_to(needed):
+            there = len(self._executors())
+            note = f"not tried: there are {there} executors to begin with, not {needed}"
+            return _Case(strategy, direction, first_row, None, note)
         self._await_batches(2)  # what is in flight from now on counts as of this case
         time.sleep(median(before) / 2000)
         wanted = self._newest_hosts() if direction == "in" else _MANY
         migration = self._query.migrate(strategy, wanted, timeout=_PATIENCE_S)
         if migration.outcome != "done":
-            raise RuntimeError(f"{self._dataflow.name}, {strategy} {direction}: {migration}")
+            note = f"{migration.outcome}: {migration.why}"
+            return _Case(strategy, direction, first_row, None, note)
         self._await(lambda: strategy == "dcr" or migration.metrics.catch_up_s is not None)
         self._await_batches(self._size.batches)
-        self._settle(_USUAL * median(before))
+        if self._size.settles:
+            self._settle(_USUAL * median(before))
         note = "stable output was not waited for"
         if waits and self._dataflow.name in self._size.stabilised:
             note = self._await_stable(migration)
-        return _Case(direction, first_row, migration, note)
+        return _Case(strategy, direction, first_row, migration.metrics, note)
 
     def _settle(self, at_most_ms: float) -> None:
         """Until batches take as long as before, or are not going to."""
@@ -318,25 +352,27 @@ class _Run:
         return ""
 
     def _said(self, case: _Case) -> str:
-        metrics = case.migration.metrics
-        parts = [f"{self._dataflow.name:>10} {case.direction:<3} {metrics.strategy}"]
+        metrics = case.metrics
+        parts = [f"{self._dataflow.name:>10} {case.direction:<3} {case.strategy}"]
+        if metrics is None:
+            return ", ".join([*parts, case.note])
         for name in ("restore_s", "prepare_s", "drain_s", "rebalance_s", "pause_s"):
             value = getattr(metrics, name)
             parts.append(f"{name[:-2]} {'-' if value is None else f'{value:.1f}'}")
         return ", ".join(parts)
 
     def _shown(self, case: _Case, end: int, check: _Check) -> dict[str, Any]:
-        metrics, place = case.migration.metrics, (self._dataflow.name, case.direction)
+        shape = self._dataflow.name, case.direction
         own = range(case.first_row, end)
         return {
             "dag": self._dataflow.name,
             "direction": case.direction,
-            "strategy": metrics.strategy,
-            **{name: _rounded(getattr(metrics, name)) for name in _METRICS},
+            "strategy": case.strategy,
+            **{name: _rounded(getattr(case.metrics, name, None)) for name in _METRICS},
             "rows_lost": sum(check.lost[n] for n in own),
             "rows_repeated": sum(check.repeated[n] for n in own),
-            "paper_restore_s": _PAPER_RESTORE_S.get(place, {}).get(metrics.strategy),
-            "paper_drain_s": _PAPER_DRAIN_S.get(place, {}).get(metrics.strategy),
+            "paper_restore_s": _PAPER_RESTORE_S.get(shape, {}).get(case.strategy),
+            "paper_drain_s": _PAPER_DRAIN_S.get(shape, {}).get(case.strategy),
             "note": case.note,
         }
 
@@ -361,14 +397,24 @@ class _Run:
         return check
 
     def _have_executors(self, count: int) -> None:
-        executors = SparkExecutors(self._spark)
-        executors.request(count)
-        self._await(lambda: len(executors.observed()) == count)
+        SparkExecutors(self._spark).request(count)
+        self._await(lambda: len(self._executors()) == count)
+
+    def _comes_to(self, count: int) -> bool:
+        """Whether there are so many executors, or are when those that leave have gone."""
+        end_s = time.monotonic() + _LEAVING_S
+        while len(self._executors()) != count and time.monotonic() < end_s:
+            self._check_alive()
+            time.sleep(_LOOK_S)
+        return len(self._executors()) == count
 
     def _newest_hosts(self) -> list[str]:
         """Hosts that have never had more than their share, whichever migration this is."""
-        executors = sorted(SparkExecutors(self._spark).observed(), key=lambda each: int(each.id))
+        executors = sorted(self._executors(), key=lambda each: int(each.id))
         return [executor.host for executor in executors[-_FEW:]]
+
+    def _executors(self) -> list[Executor]:
+        return SparkExecutors(self._spark).observed()
 
     def _batch_ms(self) -> list[float]:
         batches = with_data(self._query.recentProgress)
@@ -401,7 +447,7 @@ class _Run:
 
 def _key_of_each_slot(spark: SparkSession, slots: int) -> list[int]:
     """A key in every slot, so that rows in turn are the same number for every channel."""
-    keys = spark.range(32 * slots).select("id", F.expr(f"pmod(xxhash64(id), {slots})").alias("s"))
+    keys = spark.range(32 * slots).select("id", F.expr(slot_sql(["id"], slots)).alias("s"))
     first = {row.s: row.id for row in keys.groupBy("s").agg(F.min("id").alias("id")).collect()}
     return [first[slot] for slot in range(slots)]
 

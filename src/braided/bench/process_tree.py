@@ -27,7 +27,7 @@ __all__ = ["children", "descendants", "keep", "kill", "kill_below"]
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: orphans below become children, and are found
 _LOOK_S = 0.02
-_KILL_S = 10.0
+_KILL_S = 60.0
 
 
 def keep(

@@ -4,6 +4,10 @@ Value, list and map state, timers and values that expire, each in rows and in pa
 read the same files, run the same class and write to a Parquet sink; every batch has rows of all
 keys. Rows per second come from the median `triggerExecution` of the batches after the warm-up. The
 output of all batches that both ran is compared, row by row.
+
+In pandas much of the time is the processor's own: a data frame that it makes for each row of output
+costs more than the key's state. `frames_ms` is what its frames take of a batch on both sides,
+measured by themselves and divided by the cores; `ratio_without_frames` is the ratio of the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import braided
-from braided.bench.processors import PROCESSORS, InPandas, InRows
+from braided.bench.processors import PROCESSORS, InPandas, InRows, frames_us_per_key
 from braided.bench.session import TOTALS, Arena, InputFiles, Progress, Query, arena, median, run_all
 from braided.bench.totals import need_native, published, same_rows
 
@@ -104,7 +108,7 @@ def measure(
     identical = same_rows([published(place.spark, path, compared) for path in outputs.values()])
     native, ours = median(rates["native"]), median(rates["braided"])
     progress(f"{name:<16}{ours / native:.1f} times, identical: {identical}")
-    return {
+    case = {
         "scenario": kind,
         "interface": "pandas" if pandas else "rows",
         "native_rows_per_s": round(native),
@@ -113,6 +117,25 @@ def measure(
         "identical": identical,
         "native_batches": len(rates["native"]),
         "braided_batches": len(rates["braided"]),
+    }
+    return {**case, **_frames(place, size, native, ours)} if pandas else case
+
+
+def _frames(place: Arena, size: ProcessorSize, native: float, ours: float) -> dict[str, Any]:
+    """What of a batch are the processor's own frames, which are the same on both sides."""
+    rows = size.keys * size.rows_per_key
+    us_per_key = frames_us_per_key(size.rows_per_key)
+    frames_ms = us_per_key * size.keys / 1000 / place.spark.sparkContext.defaultParallelism
+    native_ms, ours_ms = 1000 * rows / native, 1000 * rows / ours
+    rest_ms = ours_ms - frames_ms
+    return {
+        "native_ms": round(native_ms, 1),
+        "braided_ms": round(ours_ms, 1),
+        "frames_ms": round(frames_ms, 1),
+        "frames_us_per_key": round(us_per_key, 1),
+        "ratio_without_frames": round((native_ms - frames_ms) / rest_ms, 2)
+        if rest_ms > 0
+        else None,
     }
 
 

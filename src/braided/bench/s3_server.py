@@ -17,14 +17,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyspark
+
+from braided.bench.free_port import free_port
 from braided.bench.process_tree import keep
 
-__all__ = ["Request", "S3Server", "cache_directory", "missing", "s3a_jars", "serve"]
+__all__ = ["S3Request", "S3Server", "cache_directory", "missing", "s3a_jars", "serve"]
 
 _KEY, _SECRET = "braided", "braided-secret"
 _REGION = "us-east-1"
 _BUCKET = "bucket"
-_START_S = 30.0
+_START_S = 120.0
 OURS = "object_store"
 """How requests of ours say who they are from; Spark's say something else."""
 
@@ -39,8 +42,15 @@ def _binary() -> str | None:
 
 
 def s3a_jars() -> list[Path]:
-    """What Spark needs for `s3a://`; none if it is not installed."""
-    return sorted((cache_directory() / "s3a").glob("*.jar"))
+    """What Spark needs for `s3a://`; none if it is not installed for the Hadoop of this Spark."""
+    directory = cache_directory() / f"s3a-{_hadoop_version()}"
+    return sorted(directory.glob("*.jar")) if (directory / ".done").exists() else []
+
+
+def _hadoop_version() -> str | None:
+    """That of the Hadoop that Spark brings."""
+    jars = (Path(pyspark.__path__[0]) / "jars").glob("hadoop-client-api-*.jar")
+    return next((jar.stem.removeprefix("hadoop-client-api-") for jar in jars), None)
 
 
 def missing() -> str | None:
@@ -48,12 +58,15 @@ def missing() -> str | None:
     if _binary() is None:
         return "the S3 server versitygw is not installed: scripts/s3.sh does it"
     if not s3a_jars():
-        return "the jars for s3a:// are not installed: scripts/s3.sh does it"
+        return (
+            f"the jars for s3a:// with Hadoop {_hadoop_version()} are not installed: scripts/s3.sh "
+            "installs those for the versions of Spark that Braided supports"
+        )
     return None
 
 
 @dataclass(frozen=True)
-class Request:
+class S3Request:
     """A line of the server's log."""
 
     operation: str
@@ -107,13 +120,13 @@ class S3Server:
             "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
         }
 
-    def requests(self, since: int = 0) -> list[Request]:
+    def requests(self, since: int = 0) -> list[S3Request]:
         """What was asked for, from the so-and-so-many-th request on."""
         lines = (self.home / "access.log").read_text().splitlines()
         requests = [_parse(line) for line in lines[1 + since :]]  # the first says when it starts
         return [self._sized(request) for request in requests]
 
-    def _sized(self, request: Request) -> Request:
+    def _sized(self, request: S3Request) -> S3Request:
         """With the bytes of what was read, which the log leaves out, if it is still there."""
         path = self.bucket / request.key
         if request.operation != "GetObject" or request.status >= 300 or not path.is_file():
@@ -129,9 +142,7 @@ def serve(home: Path) -> Iterator[S3Server]:
         raise RuntimeError(missing())
     objects = home / "objects"
     (objects / _BUCKET).mkdir(parents=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     command = [
         *[binary, "-a", _KEY, "-s", _SECRET, "--port", address, "--quiet"],
         *["--access-log", str(home / "access.log"), "posix", str(objects)],
@@ -160,13 +171,13 @@ def _await(keeper: subprocess.Popen[bytes], address: str, home: Path) -> None:
             time.sleep(0.02)
 
 
-def _parse(line: str) -> Request:
+def _parse(line: str) -> S3Request:
     """The log has the fields of Amazon's, which are apart by spaces, but for a time in brackets."""
     fields = line.partition("] ")[2].split(" ")
     operation, key, status = fields[3], fields[4], fields[6]
     sent, size = fields[8], fields[9]
     numbers = [int(text) for text in (sent, size) if text.isdigit()]
-    return Request(
+    return S3Request(
         operation=operation.removeprefix("s3_"),
         key=key,
         status=int(status),

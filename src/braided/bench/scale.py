@@ -18,7 +18,6 @@ channels. Per trace and policy:
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -45,8 +44,10 @@ from braided.bench.oracle import Plant
 from braided.bench.session import INPUT, Arena, KeyNumbers, Progress, arena, median, with_data
 from braided.bench.timeline import Timeline
 from braided.bench.traces import Phases, Trace, keys_of, traces
+from braided.errors import OptionError
+from braided.spark.executors import local_cpus
 
-__all__ = ["POLICIES", "ScaleSize", "measure", "run", "settle_batches"]
+__all__ = ["POLICIES", "ScaleSize", "cases", "measure", "run", "settle_batches"]
 
 POLICIES = ("ds2", "model", "saso")
 _NAME = "work"
@@ -79,7 +80,7 @@ class ScaleSize:
 
 
 @dataclass
-class _Seen:
+class _ScaleFigures:
     """What a run showed."""
 
     row_sink_s: float
@@ -94,8 +95,9 @@ class _Seen:
         time.sleep(max(0.0, until_s - time.perf_counter()))
 
 
-def run(quick: bool, progress: Progress) -> dict[str, Any]:
+def run(quick: bool, progress: Progress, only: Sequence[str] = ()) -> dict[str, Any]:
     phases = Phases(2, 5, 4, 6) if quick else Phases(6, 12, 14, 30)
+    chosen = cases(traces(phases), quick, only)
     size = ScaleSize(first_batches=4 if quick else 5)
     with arena("scale", cores=size.most) as place:
         # Nobody looks at it. To start a worker for each channel takes longer than a short run.
@@ -106,13 +108,29 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
             ScaleSize(first_batches=2, patience_batches=0),
         )
         progress("warm")
-        cases = [
-            measure(place, trace, policy, size, progress)
-            for trace in traces(phases)
-            for policy in POLICIES
-            if not quick or (trace.name, trace.work, policy) in _QUICK
-        ]
-    return {"cases": cases, "quick": quick}
+        figures = [measure(place, trace, policy, size, progress) for trace, policy in chosen]
+    return {"cases": figures, "quick": quick}
+
+
+def cases(of: Sequence[Trace], quick: bool, only: Sequence[str]) -> list[tuple[Trace, str]]:
+    """Each trace with each policy; of the quick ones few, and of those asked for all that have the
+    words of one of them, such as sink/saso.
+    """
+    every = [(trace, policy) for trace in of for policy in POLICIES]
+    if not only:
+        return [each for each in every if not quick or _words(*each) in _QUICK]
+    wanted: list[tuple[Trace, str]] = []
+    for asked in only:
+        found = [each for each in every if set(asked.split("/")) <= set(_words(*each))]
+        if not found:
+            names = ", ".join("/".join(_words(*each)) for each in every)
+            raise OptionError(f"there is no case {asked!r}; there are {names}")
+        wanted += found
+    return [each for each in every if each in wanted]
+
+
+def _words(trace: Trace, policy: str) -> tuple[str, str, str]:
+    return trace.name, trace.work, policy
 
 
 def measure(
@@ -120,7 +138,7 @@ def measure(
 ) -> dict[str, Any]:
     """One trace with one policy."""
     timeline, identical, bound = _run(place, trace, policy, size)
-    plant = _plant(trace, timeline, size)
+    plant = _plant(trace, timeline, size, local_cpus(place.spark))
     rows = trace.interval_rows(size.interval_s)
     late_s = plant.late_s(rows)
     cost = timeline.channel_s(trace.length_s)
@@ -162,8 +180,10 @@ def settle_batches(timeline: Timeline, steps_s: Sequence[float]) -> int:
     return worst
 
 
-def _plant(trace: Trace, timeline: Timeline, size: ScaleSize) -> Plant:
-    """What the run shows of costs, so that a slow machine is as slow for the oracle."""
+def _plant(trace: Trace, timeline: Timeline, size: ScaleSize, cpus: int | None) -> Plant:
+    """What the run shows of costs, so that a slow machine is as slow for the oracle, which has as
+    many processors as the query.
+    """
     beside_s = [
         took_s - busiest_s - rows * trace.sink_row_s
         for took_s, busiest_s, rows in zip(
@@ -177,7 +197,7 @@ def _plant(trace: Trace, timeline: Timeline, size: ScaleSize) -> Plant:
         most=size.most,
         sink_row_s=trace.sink_row_s,
         hot_share=trace.hot_share,
-        cores=os.cpu_count() if trace.work == "computing" else None,
+        cores=cpus if trace.work == "computing" else None,
     )
 
 
@@ -185,7 +205,7 @@ def _run(place: Arena, trace: Trace, policy: str, size: ScaleSize) -> tuple[Time
     """The batches, whether the output is right, and why there were no more channels."""
     directory = Path(place.fresh("in-scale"))
     directory.mkdir(parents=True)
-    seen = _Seen(trace.sink_row_s)
+    seen = _ScaleFigures(trace.sink_row_s)
     reader = place.spark.readStream.schema(INPUT)
     if trace.is_bounded:
         reader = reader.option("maxFilesPerTrigger", max(1, round(size.interval_s / FILE_S)))
@@ -224,7 +244,7 @@ def _work(trace: Trace, rows: DataFrame) -> Any:
 
 
 def _feed(
-    directory: Path, trace: Trace, size: ScaleSize, seen: _Seen, query: braided.ElasticQuery
+    directory: Path, trace: Trace, size: ScaleSize, seen: _ScaleFigures, query: braided.ElasticQuery
 ) -> None:
     """Rows arrive as the trace says, whatever becomes of them."""
 
@@ -245,6 +265,7 @@ def _feed(
         keys,
         lambda: _is_steady(with_data(query.recentProgress), usual, size),
         begin,
+        lambda: query.isActive,
     )
     if trace.sessions:
         show_rows(directory, np.array([_CLOSER]), time.time() + 2 * SESSION_GAP_S)
@@ -262,7 +283,7 @@ def _is_steady(batches: Sequence[Any], usual: int, size: ScaleSize) -> bool:
     return is_calm or len(batches) >= size.first_batches + size.patience_batches
 
 
-def _is_right(trace: Trace, directory: Path, seen: _Seen) -> bool:
+def _is_right(trace: Trace, directory: Path, seen: _ScaleFigures) -> bool:
     keys: KeyNumbers = pq.read_table(directory, columns=["k"])["k"].to_numpy()
     expected = sessions(keys[keys != _CLOSER]) if trace.sessions else numbered(keys)
     output = np.concatenate(seen.outputs)

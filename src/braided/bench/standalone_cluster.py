@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from braided.bench.free_port import free_port
 from braided.bench.process_tree import children, keep, kill, kill_below
 
 __all__ = [
@@ -44,7 +44,7 @@ LOST_EXECUTOR_SETTINGS = {
 _MASTER = "127.0.0.1"
 _DAEMON = ("-Xms64m", "-Xmx192m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _EXECUTOR = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-_START_S = 90.0
+_START_S = 300.0
 _LOOK_S = 0.05
 _LOG_CHARACTERS = 2_000
 
@@ -231,7 +231,7 @@ def standalone_cluster(
 
     `memory_mb` is the heap of a worker's one executor; its Python processes come on top.
     """
-    page, port = _free_ports(2)
+    page, port = free_port(_MASTER), free_port(_MASTER)
     cluster = StandaloneCluster(work, cores, memory_mb, port, page)
     hosts = [f"127.0.0.{number}" for number in range(2, 2 + workers)]
     try:
@@ -242,14 +242,6 @@ def standalone_cluster(
         yield cluster
     finally:
         cluster._stop()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server((_MASTER, 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in sockets]
-    for probe in sockets:
-        probe.close()
-    return ports
 
 
 def _spark_home() -> Path:

@@ -52,7 +52,7 @@ _QUICK = Plan(
     warm=4,
     batches=10,
     load_rows=250_000,
-    slots=SlotsPlan(last=128),
+    slots=SlotsPlan(last=128, rounds=1),
 )
 
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql import functions as F
 
 import braided
-from braided.bench.s3_server import Request, S3Server, missing, serve
+from braided.bench.s3_server import S3Request, S3Server, missing, serve
 from braided.bench.session import TOTALS, Arena, InputFiles, Progress, arena, median, with_data
+from braided.bench.totals import Totals
 
 __all__ = ["StoreSize", "measure", "run"]
 
@@ -44,21 +44,11 @@ _FULL = StoreSize()
 _QUICK = StoreSize(cases=((64, 1_000), (1024, 20_000)), rows=1_000, warm=4, batches=8)
 
 
-class Totals(braided.Operator):
-    n: int = 0
-    s: float = 0.0
-
-    def onBatch(self, rows: pa.Table) -> list[tuple[int, int, float]]:
-        self.n += rows.num_rows
-        self.s += float(np.sum(rows["v"].to_numpy()))
-        return [(self.key.k, self.n, self.s)]
-
-
 @dataclass(frozen=True)
 class _Measured:
     ms: float
     channels_changed: float
-    requests: list[Request]
+    requests: list[S3Request]
     batches: int
     output: set[tuple[Any, ...]]
 

@@ -36,7 +36,7 @@ _FIRST_BATCHES = 5
 _NOTHING = Timeline((), (), (), (), (), ())
 
 
-class Work(Operator):
+class SurgeWork(Operator):
     """A row out for each row in, with its time of arrival, after `ROW_S` of waiting."""
 
     n: int = 0
@@ -79,7 +79,7 @@ class SurgeSize:
 
 
 @dataclass
-class _Seen:
+class _SurgeFigures:
     """What a run showed."""
 
     latencies_s: list[Any] = field(default_factory=list)
@@ -110,7 +110,7 @@ def measure(place: Arena, size: SurgeSize, progress: Progress) -> dict[str, Any]
     """The three runs."""
     elastic = {"braided.channels.max": size.most}
     sides = {"many": (size.many, {}), "elastic": (size.few, elastic), "few": (size.few, {})}
-    found: dict[str, _Seen] = {}
+    found: dict[str, _SurgeFigures] = {}
     for name, (channels, options) in sides.items():
         seen = found[name] = _run(place, size, channels, options)
         held_s = seen.batches.channel_s(size.all_s)
@@ -141,12 +141,12 @@ def measure(place: Arena, size: SurgeSize, progress: Progress) -> dict[str, Any]
     }
 
 
-def _run(place: Arena, size: SurgeSize, channels: int, options: dict[str, Any]) -> _Seen:
+def _run(place: Arena, size: SurgeSize, channels: int, options: dict[str, Any]) -> _SurgeFigures:
     directory = Path(place.fresh("in-surge"))
     directory.mkdir(parents=True)
-    seen = _Seen()
+    seen = _SurgeFigures()
     rows = place.spark.readStream.schema(INPUT).parquet(str(directory))
-    work = braided.stream(rows).groupBy("k").apply(Work, INPUT).name(_NAME)
+    work = braided.stream(rows).groupBy("k").apply(SurgeWork, INPUT).name(_NAME)
     query = (
         work.writeStream.foreachBatch(seen.take)
         .option("checkpointLocation", place.fresh("checkpoint"))
@@ -166,7 +166,9 @@ def _run(place: Arena, size: SurgeSize, channels: int, options: dict[str, Any]) 
     return seen
 
 
-def _feed(directory: Path, size: SurgeSize, seen: _Seen, query: braided.ElasticQuery) -> None:
+def _feed(
+    directory: Path, size: SurgeSize, seen: _SurgeFigures, query: braided.ElasticQuery
+) -> None:
     """Rows arrive as the schedule says, whatever becomes of them."""
     chance = np.random.default_rng(3)
 
@@ -184,6 +186,7 @@ def _feed(directory: Path, size: SurgeSize, seen: _Seen, query: braided.ElasticQ
         keys_of,
         lambda: len(with_data(query.recentProgress)) >= _FIRST_BATCHES,
         begin,
+        lambda: query.isActive,
     )
 
 
@@ -192,11 +195,11 @@ def _scheduled(size: SurgeSize) -> int:
     return sum(round(size.rate(number * FILE_S) * FILE_S) for number in files)
 
 
-def _p99_s(seen: _Seen) -> float:
+def _p99_s(seen: _SurgeFigures) -> float:
     return float(np.quantile(np.concatenate(seen.latencies_s), 0.99))
 
 
-def _in_surge(seen: _Seen, size: SurgeSize) -> list[int]:
+def _in_surge(seen: _SurgeFigures, size: SurgeSize) -> list[int]:
     """The channels of the batches with surging rows, from the first one on."""
     first_s, end_s = size.before_s + FILE_S, size.before_s + size.surge_s
     held = zip(seen.batches.starts_s, seen.batches.channels, strict=True)

@@ -7,16 +7,13 @@ meets on real hosts: executors, remote shuffles, caches per host, hosts that are
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from braided.bench.standalone_cluster import ClusterError, StandaloneCluster, standalone_cluster
+from braided.cli.asked_to_end import asked_to_end
 
 __all__ = ["explain", "main"]
 
@@ -31,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"Starting a master and {arguments.workers} workers on loopback ...", flush=True)
     try:
         with (
-            _asked_to_end() as asked,
+            asked_to_end() as asked,
             tempfile.TemporaryDirectory(prefix="braided-cluster-", ignore_cleanup_errors=True) as d,
             standalone_cluster(
                 Path(d), arguments.workers, arguments.cores, arguments.memory
@@ -83,28 +80,6 @@ def _parser() -> argparse.ArgumentParser:
         help="of each worker's executor, in megabytes (768)",
     )
     return parser
-
-
-@contextmanager
-def _asked_to_end() -> Iterator[threading.Event]:
-    """Set by the first signal; while daemons start and stop, a second one is needed to break in."""
-    asked = threading.Event()
-
-    def answer(number: int, frame: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = [signal.signal(number, answer) for number in signals]
-    try:
-        yield asked
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _count(least: int, most: int) -> Callable[[str], int]:

@@ -27,7 +27,7 @@ from braided.api.query import ElasticQuery
 from braided.bench.s3_server import missing, serve
 from braided.bench.session import local_spark, quiet_spark
 from braided.bench.standalone_cluster import StandaloneCluster, standalone_cluster
-from braided.cli.demo_batches import HEAD, Change, Watch, summary
+from braided.cli.demo_batches import HEAD, BatchFollower, Change, summary
 from braided.cli.demo_check import compare
 from braided.store.durable.location import Location
 from braided.workloads.exchange import POSITIONS, TRADES, Ledger, Matcher
@@ -38,7 +38,7 @@ __all__ = ["main"]
 _ROWS_PER_BATCH = 10_000
 _FIRST, _MORE, _LAST = 2, 6, 3
 _HOSTS = 3
-_PATIENCE_S = 120.0
+_PATIENCE_S = 900.0
 _LOOK_S = 0.1
 
 
@@ -92,7 +92,7 @@ def _session(
     work: Path, settings: dict[str, str], cluster: StandaloneCluster | None
 ) -> AbstractContextManager[SparkSession]:
     if cluster is None:
-        return local_spark("braided demo", work, settings)
+        return local_spark("braided demo", work, settings, cores=_MORE)
     return quiet_spark("braided demo", work, {**cluster.spark_settings, **settings})
 
 
@@ -154,7 +154,7 @@ class _Show:
             f"For {self.seconds:g} seconds; Ctrl-C ends it before.\n"
         )
         query = self._start()
-        watch = Watch(query)
+        watch = BatchFollower(query)
         try:
             changes = self._stream(query, watch, interrupted)
             if interrupted.is_set():
@@ -211,7 +211,7 @@ class _Show:
         ]
 
     def _stream(
-        self, query: ElasticQuery, watch: Watch, interrupted: threading.Event
+        self, query: ElasticQuery, watch: BatchFollower, interrupted: threading.Event
     ) -> list[Change]:
         """Prints batches as they come and changes the query as time goes by."""
         plan = self._plan(query)

@@ -11,7 +11,11 @@ from typing import Any
 
 from braided.api.query import ElasticQuery
 
-__all__ = ["HEAD", "Batch", "Change", "Watch", "summary"]
+__all__ = ["HEAD", "Batch", "BatchFollower", "Change", "summary"]
+
+
+_LOOKED_AT = 5
+"""Batches before and after a change."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,8 @@ class Batch:
     ms: float
     done_s: float
     channels: int
-    imbalance: float
+    busy_ms: tuple[float, ...]
+    """Of each channel of the first operator."""
     keys: int
     moves: int
 
@@ -38,7 +43,7 @@ class Batch:
             ms=ms,
             done_s=begun + ms / 1000,
             channels=parts["matcher"]["channels"],
-            imbalance=parts["matcher"]["imbalance"],
+            busy_ms=tuple(parts["matcher"]["busyMs"]),
             keys=sum(part["keys"] for part in parts.values()),
             moves=sum(part["moves"] for part in parts.values()),
         )
@@ -46,8 +51,8 @@ class Batch:
     def line(self) -> str:
         rate = 1000 * self.rows / self.ms
         return (
-            f"{self.number:>6}{self.rows:>9,}{rate:>10,.0f}{self.channels:>10}{self.imbalance:>11.2f}"
-            f"{self.keys:>12,}{self.moves:>7}{self.ms:>10,.0f}"
+            f"{self.number:>6}{self.rows:>9,}{rate:>10,.0f}{self.channels:>10}"
+            f"{_imbalance([self]):>11.2f}{self.keys:>12,}{self.moves:>7}{self.ms:>10,.0f}"
         )
 
 
@@ -58,7 +63,7 @@ HEAD = (
 
 
 @dataclass
-class Watch:
+class BatchFollower:
     """Follows the batches of a query."""
 
     query: ElasticQuery
@@ -101,14 +106,26 @@ def summary(batches: Sequence[Batch], changes: Sequence[Change]) -> Iterator[str
         f"{rows / spent_s:,.0f} a second; output every {usual_s:.2f} s (median)"
     )
     for change in changes:
-        # The batch that was running when it was asked for, and the one that it took effect in.
-        near = [b for b in batches if change.after < b.number <= change.after + 2]
+        # From the batch that was running when it was asked for to the one that it took effect in:
+        # on a cluster, where state is brought first, there may be others in between.
+        made = next((b.number for b in batches if change.is_made(b)), change.after + 2)
+        near = [b for b in batches if change.after < b.number <= made]
         moves = sum(batch.moves for batch in near)
         pause_s = max(0.0, max(gaps[b.number] for b in near) - usual_s)
-        before = [b.imbalance for b in batches if change.after - 3 < b.number <= change.after]
-        later = [b.imbalance for b in batches if change.after + 2 < b.number <= change.after + 5]
+        before = [b for b in batches if change.after - _LOOKED_AT < b.number <= change.after]
+        later = [b for b in batches if made < b.number <= made + _LOOKED_AT]
         effect = ""
         if before and later:
-            was, became = statistics.median(before), statistics.median(later)
-            effect = f", imbalance {was:.2f} -> {became:.2f}"
+            effect = f", imbalance {_imbalance(before):.2f} -> {_imbalance(later):.2f}"
         yield f"{change.what:<12} moved {moves} slots, pause {pause_s:.2f} s{effect}"
+
+
+def _imbalance(batches: Sequence[Batch]) -> float:
+    """The time of the busiest channel over the average, of all batches together: a channel takes
+    milliseconds for one, which says more of the machine than of the channel.
+    """
+    channels = batches[-1].channels
+    same = [batch.busy_ms for batch in batches if batch.channels == channels]
+    totals = [sum(times) for times in zip(*same, strict=True)]
+    mean = statistics.mean(totals)
+    return max(totals) / mean if mean else 1.0

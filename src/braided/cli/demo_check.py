@@ -53,7 +53,7 @@ def compare(
                 for side, of in (("buy", "bids"), ("sell", "asks"))
                 if fields[of]
             },
-            {place: book for place, book in expected.books.items() if book},
+            {of: book for of, book in expected.books.items() if book},
         ),
         (
             "positions in the state",

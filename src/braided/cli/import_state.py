@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from braided.import_state import import_state
 from braided.spark.quiet import command_spark
+from braided.spark.source_positions import positions_told
+from braided.spark.store_settings import session_store
+from braided.store.durable.location import Location
 
 __all__ = ["main"]
 
@@ -23,16 +25,17 @@ def main(arguments: argparse.Namespace) -> int:
             arguments.slots,
             arguments.with_offsets,
         )
+        native = session_store(spark, Location.of(arguments.native))
+        told = positions_told(native, imported.batch)
     print(
         f"{imported.content.keys} keys, {imported.content.bytes} bytes of state of batch "
         f"{imported.batch} are waiting in {arguments.checkpoint} for a processor called "
         f"{arguments.name!r}"
     )
-    offsets = Path(arguments.native) / "offsets" / str(imported.batch)
     if arguments.with_offsets:
         print("a query that reads the same sources, in the same order, goes on where it stopped")
-    elif offsets.exists():
-        print("the sources had come to (let those of the new query start there):")
-        for line in offsets.read_text().split("\n")[2:]:
+    elif told:
+        print("the native query had read (let the sources of the new one start after that):")
+        for line in told:
             print(f"  {line}")
     return 0

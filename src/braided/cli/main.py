@@ -6,10 +6,10 @@ What a command runs is imported when it runs, so that help and errors come at on
 from __future__ import annotations
 
 import argparse
-import ast
 import difflib
 import importlib
 import importlib.metadata
+import inspect
 import os
 import signal
 import sys
@@ -19,12 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from braided.bench import BENCHES
-from braided.errors import BraidedError
+from braided.errors import BraidedError, OptionError
 from braided.sim import SCENARIOS
 
 __all__ = ["main"]
 
-_WITH_OWN_ARGUMENTS = {"demo": "braided.cli.demo", "cluster": "braided.cli.cluster"}
+_WITH_OWN_ARGUMENTS = {
+    "demo": "braided.cli.demo",
+    "cluster": "braided.cli.cluster",
+    "doctor": "braided.cli.doctor",
+    "kafka": "braided.cli.kafka",
+}
 _STATE = "braided.cli.show_state"
 _IMPORT = "braided.cli.import_state"
 _PLAN = "braided.cli.plan"
@@ -32,14 +37,11 @@ _PLAN = "braided.cli.plan"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
-    parser = _parser()
-    arguments, rest = parser.parse_known_args(argv)
-    if rest and arguments.command not in _WITH_OWN_ARGUMENTS:
-        parser.error(f"{arguments.command} does not take {' '.join(rest)}")
     try:
-        status = _run(arguments, rest)
-        sys.stdout.flush()
-        return status
+        try:
+            return _command(argv)
+        finally:
+            sys.stdout.flush()  # also what help has printed, which ends the program
     except BraidedError as error:
         print(f"braided: {error}", file=sys.stderr)
         return 1
@@ -50,6 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Who reads has seen enough, as `head` has. What Python still flushes goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+
+
+def _command(argv: Sequence[str] | None) -> int:
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if rest and arguments.command not in _WITH_OWN_ARGUMENTS:
+        parser.error(f"{arguments.command} does not take {' '.join(rest)}")
+    return _run(arguments, rest)
 
 
 def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -68,7 +78,9 @@ def _run(arguments: argparse.Namespace, rest: list[str]) -> int:
         return int(importlib.import_module(_IMPORT).main(arguments))
     if arguments.command == "plan":
         return int(importlib.import_module(_PLAN).main(arguments))
-    return _bench(arguments.name, as_json=arguments.json, quick=arguments.quick)
+    return _bench(
+        arguments.name, as_json=arguments.json, quick=arguments.quick, only=arguments.only
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,6 +97,10 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "cluster", add_help=False, help="run a Spark cluster of several hosts on this machine"
     )
+    commands.add_parser(
+        "doctor", add_help=False, help="say what is missing for what, and how to install it"
+    )
+    commands.add_parser("kafka", add_help=False, help="run a Kafka broker on this machine")
     state = commands.add_parser(
         "state",
         help="show what a query's checkpoint holds",
@@ -125,6 +141,13 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("name", metavar="NAME", type=_bench_name, help="one of those below")
     bench.add_argument("--json", action="store_true", help="end with one line of JSON")
     bench.add_argument("--quick", action="store_true", help="fewer batches, under three minutes")
+    bench.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="CASE",
+        help="of scale: the cases of a trace, a kind of work or a policy, as sink or sink/saso",
+    )
     _add_simulator(commands)
     return parser
 
@@ -246,7 +269,7 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
 
-def _bench(name: str, *, as_json: bool, quick: bool) -> int:
+def _bench(name: str, *, as_json: bool, quick: bool, only: Sequence[str]) -> int:
     from braided.cli import report
 
     started = time.monotonic()
@@ -257,7 +280,10 @@ def _bench(name: str, *, as_json: bool, quick: bool) -> int:
         print(f"[{time.monotonic() - started:6.1f} s] {line}", file=stream, flush=True)
 
     run: Callable[..., dict[str, object]] = importlib.import_module(BENCHES[name]).run
-    result = run(quick=quick, progress=progress)
+    chosen = {"only": only} if only else {}
+    if chosen and "only" not in inspect.signature(run).parameters:
+        raise OptionError(f"the benchmark {name} can't be run in part, so it takes no --only")
+    result = run(quick=quick, progress=progress, **chosen)
     if as_json:
         print(report.as_json(result), flush=True)
     else:
@@ -275,11 +301,11 @@ def _bench_name(given: str) -> str:
 
 
 def _about(name: str) -> str:
-    """The first line of a benchmark's docstring, read without importing it."""
+    """The first line of a benchmark's docstring, with which its file begins; imports nothing."""
     package = Path(__file__).parent.parent
     path = package.joinpath(*BENCHES[name].split(".")[1:]).with_suffix(".py")
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return text.partition("\n")[0]
+    with path.open(encoding="utf-8") as file:
+        return file.readline().strip().strip('"')
 
 
 def _version() -> str:

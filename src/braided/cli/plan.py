@@ -16,6 +16,7 @@ from braided.cli.report import as_json, as_text
 from braided.errors import BraidedError
 from braided.plan_routing import plan_parts
 from braided.spark.quiet import command_spark
+from braided.store.durable.location import Location
 
 __all__ = ["PlanError", "main"]
 
@@ -36,6 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise PlanError(f"{len(keys)} keys need as many names, all different, not {names}")
     if arguments.hosts < 2:
         raise PlanError("with fewer than two hosts everything is on one anyway")
+    directory = None if arguments.out is None else _local(arguments.out)
     with command_spark("braided plan") as spark:
         rows = _read(spark, arguments.source)
         missing = {column for key in keys for column in key} - set(rows.columns)
@@ -47,14 +49,23 @@ def main(arguments: argparse.Namespace) -> int:
         tables, told = plan_parts(
             rows, keys, names, arguments.hosts, arguments.imbalance, arguments.pairs
         )
-    if arguments.out is not None:
-        directory = Path(arguments.out)
+    if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
             pq.write_table(table, directory / f"{name}.parquet")
         told["out"] = str(directory)
     print(as_json(told) if arguments.json else as_text(told), flush=True)
     return 0
+
+
+def _local(out: str) -> Path:
+    directory = Location.of(out).local
+    if directory is None:
+        raise PlanError(
+            f"--out is {out}; tables are written to a local directory, of which a query is told by "
+            "braided.routing"
+        )
+    return directory
 
 
 def _read(spark: SparkSession, source: str) -> DataFrame:

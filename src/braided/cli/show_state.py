@@ -18,6 +18,7 @@ from braided.api.state import state
 from braided.errors import StateNotFoundError
 from braided.inspect.contents import reader_of
 from braided.inspect.frames import raised_by_task
+from braided.inspect.json_text import json_text
 from braided.inspect.versions import Versions
 from braided.spark.quiet import command_spark
 from braided.store.durable.open_store import checkpoint_store
@@ -27,7 +28,6 @@ __all__ = ["main", "show", "summary"]
 
 _SHOWN = 20
 _READS = 3
-_NULLS = {"ignoreNullFields": "false"}
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -63,9 +63,8 @@ def _give(df: DataFrame, arguments: argparse.Namespace) -> None:
         df.write.mode("errorifexists").parquet(arguments.to)
         print(f"written to {arguments.to}", file=sys.stderr if arguments.json else sys.stdout)
     elif arguments.json:
-        lines = df.select(F.to_json(F.struct("*"), _NULLS).alias("line")).persist(
-            StorageLevel.DISK_ONLY
-        )
+        line = json_text(F.struct("*"), df.schema).alias("line")
+        lines = df.select(line).persist(StorageLevel.DISK_ONLY)
         # Read as a whole before the first line is out: what is printed can't be taken back.
         lines.count()
         for row in lines.toLocalIterator():

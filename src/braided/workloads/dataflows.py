@@ -7,7 +7,6 @@ counts: one for each time that the rows of the source pass a task.
 Linear, Diamond and Star are as figure 4 and table 1 of the paper have them. Of Grid (15 tasks, 21
 instances, four rows at the sink for each of the source) and Traffic (11 tasks, 13 instances) the
 text says no more than that, so theirs are reconstructions with those numbers, not the originals.
-`SMALL_GRID` is of the form of our Grid, for those who have less time.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 
 import braided
 
-__all__ = ["DATAFLOWS", "ROWS", "SMALL_GRID", "SOURCE", "Dataflow", "Waits"]
+__all__ = ["DATAFLOWS", "ROWS", "SOURCE", "Dataflow", "Waits"]
 
 SOURCE = "source"
 ROWS = "id long, k long, path string, n long"
@@ -113,18 +112,6 @@ _TRAFFIC = Dataflow(
         "join": ("smooth", "estimate"),
         **_chain("join", "detect"),
         **_chain("match", "archive"),
-    },
-    is_reconstruction=True,
-)
-SMALL_GRID = Dataflow(
-    "small-grid",
-    {
-        "parse": (SOURCE,),
-        **_chain("parse", "meter"),
-        **_chain("parse", "weather"),
-        "join": ("meter", "weather"),
-        **_chain("join", "forecast"),
-        **_chain("join", "average"),
     },
     is_reconstruction=True,
 )

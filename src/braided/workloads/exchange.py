@@ -108,9 +108,14 @@ class Market:
             self.positions[who] = (trades + 1, held + change, cash - change * price)
 
 
-def replay(orders: Iterable[tuple[int, str, str, str, int, int]]) -> Market:
-    """What (id, stock, trader, side, price, shares) in the order of their ids lead to."""
-    market = Market()
+def replay(
+    orders: Iterable[tuple[int, str, str, str, int, int]], market: Market | None = None
+) -> Market:
+    """What (id, stock, trader, side, price, shares) in the order of their ids lead to.
+
+    A market of one's own sees each trade.
+    """
+    market = Market() if market is None else market
     # Heaps of [price, or minus the price for bids; id; trader; shares]: the best is on top.
     heaps: dict[tuple[str, str], list[list[Any]]] = {}
     for number, stock, trader, side, price, shares in orders:
