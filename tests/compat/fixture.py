@@ -10,12 +10,14 @@ it is refused.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
 import json
 import re
 import socket
+import sqlite3
 import tarfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -53,6 +55,7 @@ def pack(home: Path, archive: Path) -> None:
 
     (home / "checkpoint/braided/lease").write_text("")
     _rewrite(home, scrubbed)
+    _move_tables(home, str(home), _HOME.decode())
     for path in (home / "checkpoint/braided").glob("dead/*.parquet"):
         _without_places(path)
     buffer = io.BytesIO()
@@ -89,6 +92,15 @@ def unpack(archive: Path, home: Path) -> None:
         return text.replace(_HOME, str(home).encode())
 
     _rewrite(home, placed)
+    _move_tables(home, _HOME.decode(), str(home))
+
+
+def _move_tables(home: Path, old: str, new: str) -> None:
+    """A stand-in for Delta knows queries by names that have the table's path in them."""
+    for path in home.glob("*.db"):
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute("UPDATE versions SET app = replace(app, ?, ?)", (old, new))
+            db.execute("VACUUM")  # or what it was would still be in the file
 
 
 def _rewrite(home: Path, change: Callable[[bytes], bytes]) -> None:
@@ -191,13 +203,24 @@ def dead_letters(spark: SparkSession, home: Path) -> list[dict[str, Any]]:
 
 
 def routing(query: Any) -> dict[str, Any]:
-    """The routing tables in effect."""
-    return {
-        name: {
+    """The routing tables in effect. What the first sets could not have is left out where there is
+    none of it.
+    """
+    tables: dict[str, Any] = {}
+    for name, table in query.routing().items():
+        tables[name] = {
             "epoch": table.epoch,
             "channels": table.channels,
             "slots": table.slots.tolist(),
-            "pins": [[pin.key.hex(), pin.hash, pin.check, pin.slot] for pin in table.pins],
+            "pins": [_plain_pin(pin) for pin in table.pins],
         }
-        for name, table in query.routing().items()
-    }
+        if table.assigned:
+            keys = (key.hex() for key in table.assigned.keys.to_pylist())
+            slots = dict(zip(keys, table.assigned.slots.tolist(), strict=True))
+            tables[name]["assigned"] = slots
+    return tables
+
+
+def _plain_pin(pin: Any) -> list[Any]:
+    plain = [pin.key.hex(), pin.hash, pin.check, pin.slot]
+    return [*plain, [*pin.shares]] if pin.shares else plain

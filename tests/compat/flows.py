@@ -20,7 +20,7 @@ from compat import columns, sink_flows, spark_flows
 from compat import operators as op
 from compat.case import DELAY_S, Batches, Case, Expected, Row, all_of, files, in_files, only_files
 
-__all__ = ["CASES", "totals_then"]
+__all__ = ["CASES", "more_then", "totals_then"]
 
 
 def operator(source: DataFrame, home: Path) -> list[Any]:
@@ -190,6 +190,51 @@ def expected_loop(batches: Batches) -> Expected:
     return found
 
 
+# -- what only newer formats say -------------------------------------------------------------------
+
+
+def split(source: DataFrame, home: Path) -> list[Any]:
+    """Rows of a key go to several slots, and what they come to is merged by the driver."""
+    merged = braided.stream(source).groupBy("k").apply(op.Merged, "k string, v bigint, seq bigint")
+    return [files(merged, home)]
+
+
+def expected_split(batches: Batches) -> Expected:
+    found = Expected({"out": []}, {"Merged": {}})
+    for row in all_of(batches):
+        state = found.state["Merged"].setdefault((row.k,), {"count": 0, "total": 0})
+        state["count"] += 1
+        state["total"] += row.v
+        found.output["out"].append((row.k, row.v, row.seq))
+    return found
+
+
+def assigned(source: DataFrame, home: Path) -> list[Any]:
+    """Keys are in slots that somebody has chosen for them."""
+    return [files(sink_flows.turns(source), home)]
+
+
+def fewer(source: DataFrame, home: Path) -> list[Any]:
+    """An operator of the flow before is there no more."""
+    return [files(_turns(source), home).option("braided.dropOperators", "gone")]
+
+
+def more_then(source: DataFrame, home: Path) -> list[Any]:
+    """The flow before an operator left it, which gave out what it took in."""
+    gone = _turns(source).groupBy("c").apply(op.Through, "k string, c int, seq bigint")
+    return [files(gone.name("gone"), home)]
+
+
+def _turns(source: DataFrame) -> Any:
+    return braided.stream(source).groupBy("k").apply(op.Turns, "k string, c int, seq bigint")
+
+
+def expected_fewer(batches: Batches) -> Expected:
+    found = sink_flows.expected_steered(batches)
+    found.output["out"] = [(k, c, seq) for k, c, _, seq in found.output["out"]]
+    return found
+
+
 CASES: dict[str, Case] = {
     "operator": Case(
         operator,
@@ -244,4 +289,9 @@ CASES: dict[str, Case] = {
         new=[5] * 6,
         options={"scale": sink_flows.Remembers()},
     ),
+    "split": Case(split, expected_split, only_files, options={"balance": "static"}),
+    "assigned": Case(
+        assigned, sink_flows.expected_steered, only_files, options={"balance": "static"}
+    ),
+    "dropped": Case(fewer, expected_fewer, only_files),
 }

@@ -5,9 +5,14 @@ To keep what the code of a later commit writes, check that commit out, run
     export PYTHONPATH=$PWD/src:$PWD/tests
     python tests/compat/make.py tests/compat/checkpoints/$(git rev-parse --short HEAD)
 
-and add the directory; the test finds it by itself. The sets that are there stay as they are: the
-code that wrote them is gone. Make a new one when a commit changes what is written on purpose, and
-for a case that is new (name it behind the directory).
+and add the directory; the test finds it by itself. What another PySpark writes is kept in the same
+way, with the Python of its environment (`make spark-venv SPARK=4.1.4`) and its name:
+
+    .venv-4.1.4/bin/python tests/compat/make.py tests/compat/checkpoints/pyspark-4.1.4
+
+The sets that are there stay as they are: the code that wrote them is gone. Make a new one when a
+commit changes what is written on purpose, and for a case that is new (name it behind the
+directory).
 
 Everything is done by the flows of `flows.py` but for what no user can ask for: a batch that is cut,
 a key that is pinned and a crash between two steps of a commit. For these, and only here, the engine
@@ -30,10 +35,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from braided import failpoints
+from braided.control.routing.key_assignment import KeyAssignment
 from braided.control.routing.table import Pin
 from compat.case import Case, started
 from compat.fixture import dead_letters, exact_state, pack, routing
-from compat.flows import CASES, totals_then
+from compat.flows import CASES, more_then, totals_then
 
 _BEGIN = "before-routing"
 
@@ -133,22 +139,53 @@ def only_batches(number: int) -> Iterator[None]:
         failpoints.reach = reach
 
 
+def pin(query: Any, operator: str, slot: int | None = None, shares: tuple[int, ...] = ()) -> None:
+    """Pins the key "a" to a slot, or to one that is not its own; its rows go to `shares`."""
+    opened = query._opened
+    key = b"\x91\xa1a"  # as store/slots/key_codec.py writes it
+    hashes = opened.control._hashes.of_key(operator, key)
+    chosen = (hashes[0] + 3) % 8 if slot is None else slot
+    opened.commands.propose_pin(operator, Pin(key, *hashes, chosen, shares))
+    opened.bell.ring()
+
+
 def steered(case: Making) -> None:
     """The controller has learnt something, and a key is pinned."""
-
-    def pin(query: Any) -> None:
-        opened = query._opened
-        key = b"\x91\xa1a"  # the one of "a", as store/slots/key_codec.py writes it
-        hashes = opened.control._hashes.of_key("Turns", key)
-        opened.commands.propose_pin("Turns", Pin(key, *hashes, (hashes[0] + 3) % 8))
-        opened.bell.ring()
-
-    case.run(2, pin)
+    case.run(2, lambda query: pin(query, "Turns"))
     case.run(len(case.case.old))
     [table] = case.routing.values()
     assert len(table["pins"]) == 1
     manifests = sorted((case.home / "checkpoint/braided/manifests").iterdir())
     assert '\\"seen\\": ' in manifests[-1].read_text(), "the policy remembers nothing yet"
+
+
+def split_up(case: Making) -> None:
+    """A key has three shares, and each batch merges what they come to."""
+    case.run(1, lambda query: pin(query, "Merged", slot=1, shares=(1, 2, 6)))
+    case.run(2)
+    [table] = case.routing.values()
+    assert [each[4] for each in table["pins"]] == [[1, 2, 6]]
+
+
+def assigned_to(case: Making) -> None:
+    """Two keys are in slots that are not those of their hashes."""
+
+    def assign(query: Any) -> None:
+        keys = [b"\x91\xa1a", b"\x91\xa1b"]
+        hashes = zip(*(query._opened.control._hashes.of_key("Turns", k) for k in keys), strict=True)
+        assigned = {"Turns": KeyAssignment.of(keys, *map(list, hashes), [3, 4])}
+        query._opened.commands.propose_assignment(assigned)
+        query._opened.bell.ring()
+
+    case.run(1, assign)
+    case.run(2)
+    [table] = case.routing.values()
+    assert sorted(table["assigned"].values()) == [3, 4]
+
+
+def left_behind(case: Making) -> None:
+    case.run(1, writers=more_then)
+    case.run(2)
 
 
 HISTORIES: dict[str, Callable[[Making], None]] = {
@@ -161,6 +198,9 @@ HISTORIES: dict[str, Callable[[Making], None]] = {
     "sinks": unpublished,
     "delta": unrecorded,
     "steered": steered,
+    "split": split_up,
+    "assigned": assigned_to,
+    "dropped": left_behind,
 }
 
 

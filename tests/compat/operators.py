@@ -28,9 +28,11 @@ __all__ = [
     "Kept",
     "Log",
     "Match",
+    "Merged",
     "PandasTotals",
     "Passed",
     "Remembering",
+    "Through",
     "TotalsNow",
     "TotalsThen",
     "Turns",
@@ -205,12 +207,38 @@ class Passed(braided.Operator):
         yield row.k, row.seq, again
 
 
+class Merged(braided.Operator):
+    """Its keys can be split: what it gives out does not depend on its state."""
+
+    count: int = 0
+    total: int = 0
+
+    def onRow(self, row: Any) -> Iterator[Any]:
+        self.count += 1
+        self.total += row.v
+        yield row.k, row.v, row.seq
+
+    def merge(self, other: Merged) -> None:
+        self.count += other.count
+        self.total += other.total
+
+
 class Turns(braided.Operator):
     turns: int = 0
 
     def onRow(self, row: Any) -> Iterator[Any]:
         self.turns += 1
         yield row.k, self.turns, row.seq
+
+
+class Through(braided.Operator):
+    """Gives out what it takes in, and remembers how much that was."""
+
+    rows: int = 0
+
+    def onRow(self, row: Any) -> Iterator[Any]:
+        self.rows += 1
+        yield row.k, row.c, row.seq
 
 
 def counted() -> type[braided.Operator]:
