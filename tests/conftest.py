@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.kafka import Topics, kafka_broker_for_tests
 from support.shares import Stopwatch, dealt, known_seconds
 
-# Hypothesis draws the same cases in every run of `make test`; `make fuzz` looks for new ones.
+# Hypothesis draws the same cases in every run of `make test`, and in `make quick` the first quarter
+# of them; `make fuzz` looks for new ones.
 # A machine that is busy draws slowly, which says nothing of a test.
 _SLOW = [HealthCheck.too_slow]
 settings.register_profile("fixed", derandomize=True, deadline=None, suppress_health_check=_SLOW)
+# By so few cases nobody can tell how many a test turns down.
+_FEW = [*_SLOW, HealthCheck.filter_too_much]
+settings.register_profile(
+    "quick", settings.get_profile("fixed"), max_examples=25, suppress_health_check=_FEW
+)
 settings.register_profile("fuzz", deadline=None, max_examples=1000, suppress_health_check=_SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 _HERE = Path(__file__).parent
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES_MIN = 4 << 30
+_COLLECT_AFTER = 20_000
 
 
 def _write_to_memory() -> None:
@@ -60,6 +69,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = dealt(items, processes, known_seconds())
 
 
+def pytest_collection_finish() -> None:
+    """Keeps what all these modules and tests have made out of the garbage collector's rounds, of
+    which Hypothesis' examples bring many, and has fewer of them.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])
+
+
+@pytest.fixture(scope="session")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+    """A Kafka broker for all tests of a process, and what they do to its topics."""
+    with kafka_broker_for_tests(tmp_path_factory) as broker:
+        yield Topics(broker)
+
+
 def _markers(path: Path) -> Iterable[str]:
     folder = path.relative_to(_HERE).parts[0]
     return {"kill": ("kill", "spark", "slow"), "spark": ("spark",)}.get(folder, ())
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an empty file system on HDFS, one for all tests of a process."""
+    from support.hdfs import hdfs_for_tests  # needs PySpark, and few tests need this
+
+    with hdfs_for_tests(tmp_path_factory) as url:
+        yield url

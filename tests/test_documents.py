@@ -111,6 +111,35 @@ def test_every_package_says_what_lives_in_it_and_what_it_may_touch() -> None:
         assert len(tree.body) == 1 or name in WITH_CODE, f"{path} has code"
 
 
+WORDS_FOR_ALL = ("what is below", "as a user")
+
+
+def test_a_package_names_the_packages_that_it_may_use() -> None:
+    """Those to which the picture has an arrow, unless it may use all that is below it, or all that
+    users may. Packages that import none say so, too.
+    """
+    arrows: dict[str, set[str]] = {}
+    layers = script("layers")
+    for name, used in re.findall(r"^  (\w+) --> (\w+)$", layers.mermaid(), re.M):
+        arrows.setdefault(name, set()).add(used)
+    for name in layers.MAY_IMPORT:
+        path = PACKAGE / name / "__init__.py"
+        if not path.exists():
+            continue
+        said = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+        assert re.search(r"\bmay use\b|\bimports\b|\bas a user\b", said), name
+        if not any(words in said for words in WORDS_FOR_ALL):
+            assert {used for used in arrows.get(name, ()) if f"`{used}`" not in said} == set(), name
+
+
+def test_kinds_says_who_names_a_kind() -> None:
+    said = (PACKAGE / "kinds/__init__.py").read_text()
+    rows = script("layers").MAY_IMPORT.items()
+    assert {name for name, row in rows if "kinds" in row.split()} == {
+        name for name, _ in rows if f"`{name}`" in said.partition("names a kind")[2]
+    }
+
+
 def test_files_that_the_code_names_exist() -> None:
     """In docstrings and comments: beside the file, or from the package or the repository on."""
     missing = []

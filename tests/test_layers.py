@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -295,12 +295,26 @@ def test_the_edges_between_packages_are_counted(layers: ModuleType, tmp_path: Pa
     assert found == {"store": {"errors": 2}, "query": {"errors": 1, "store": 1}}
 
 
-def test_the_graph_of_this_repository_is_printed() -> None:
+def test_the_graph_of_this_repository_is_printed(
+    layers: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     def printed(*arguments: str) -> list[str]:
-        command = [sys.executable, str(ROOT / "scripts/layers.py"), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return done.stdout.splitlines()
+        assert layers.main(arguments) == 0
+        return capsys.readouterr().out.splitlines()
 
     assert "control -> nothing" in printed("--graph")
-    assert "  api --> query" in printed("--mermaid")
-    assert "  api --> store" not in printed("--mermaid")  # it follows from the others
+    picture = printed("--mermaid")
+    assert "  api --> query" in picture
+    assert "  api --> store" not in picture  # it follows from the others
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """A name leads to one class, in a traceback and in a search. There are no exceptions: what is
+    private to a module is called by what it is there.
+    """
+    places: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

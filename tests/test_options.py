@@ -80,7 +80,10 @@ def test_default_channels_never_exceed_the_slots_but_asked_ones_may() -> None:
         ("cache.dir", "/fast/disk", "cache_dir", "/fast/disk"),
         ("cache.maxBytes", "2g", "cache_max_bytes", 2 << 30),
         ("cache.dir", "file:///fast/disk", "cache_dir", "/fast/disk"),
+        ("cache.dir", "file:/fast/disk", "cache_dir", "/fast/disk"),
         ("cache.dir", "near", "cache_dir", os.path.abspath("near")),
+        ("cache.dir", "./a:b", "cache_dir", os.path.abspath("a:b")),
+        ("cache.dir", "~/near", "cache_dir", os.path.expanduser("~/near")),
     ],
 )
 def test_values_are_read_as_spark_reads_them(
@@ -117,6 +120,8 @@ def test_values_are_read_as_spark_reads_them(
         ("orderBy", " "),
         ("cache.dir", ""),
         ("cache.dir", "s3://bucket/dir"),
+        ("cache.dir", "dbfs:/dir"),
+        ("cache.dir", "hdfs:/dir"),
         ("stopTimeout", "-1"),
         ("stopTimeout", "soon"),
     ],

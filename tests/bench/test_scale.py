@@ -8,9 +8,10 @@ import pytest
 from braided.bench.arrivals import FILE_S
 from braided.bench.costly_rows import numbered, sessions
 from braided.bench.oracle import Plant
-from braided.bench.scale import settle_batches
+from braided.bench.scale import POLICIES, cases, settle_batches
 from braided.bench.timeline import Timeline
 from braided.bench.traces import SESSION_ROWS, Phases, Trace, keys_of, traces
+from braided.errors import OptionError
 
 PLANT = Plant(interval_s=1.0, row_s=0.001, aside_s=0.25, most=12)
 
@@ -21,6 +22,21 @@ def timeline(channels: list[int]) -> Timeline:
     starts = tuple(n + 0.5 for n in range(count))
     whole = (1.0,) * count
     return Timeline(starts, whole, tuple(channels), (1000,) * count, whole, whole)
+
+
+def test_cases_are_chosen_by_their_words() -> None:
+    every = traces(Phases(1, 1, 1, 1))
+
+    def chosen(quick: bool, *only: str) -> list[str]:
+        return [f"{t.name}/{t.work}/{policy}" for t, policy in cases(every, quick, only)]
+
+    assert len(chosen(False)) == 24
+    assert len(chosen(True)) == 3
+    assert chosen(False, "sink/saso") == ["sink/waiting/saso"]
+    assert chosen(True, "saso/sink", "sink") == [f"sink/waiting/{p}" for p in POLICIES]
+    assert len(chosen(False, "computing")) == 6
+    with pytest.raises(OptionError, match="no case 'sing'; there are noise/waiting/ds2, "):
+        chosen(False, "sing")
 
 
 @pytest.mark.parametrize("rows", [10, 500, 900, 2500, 5000])

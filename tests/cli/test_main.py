@@ -18,6 +18,9 @@ from braided import bench
 from braided.cli import main as cli
 from braided.cli import report
 from braided.errors import FencedError
+from compat.fixture import unpack
+
+COMPAT = Path(__file__).parents[1] / "compat" / "checkpoints" / "6162276"
 
 
 @pytest.fixture
@@ -90,6 +93,24 @@ def test_an_argument_that_no_benchmark_takes_is_refused(
 ) -> None:
     assert exit_of(["bench", "floor", "--fast"]) == 2
     assert "bench does not take --fast" in capsys.readouterr().err
+
+
+def test_cases_are_chosen_where_a_benchmark_has_some(
+    module: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Any] = []
+
+    def run(quick: bool, progress: Callable[[str], None], only: Any = ()) -> dict[str, Any]:
+        seen.append(only)
+        return {"quick": quick}
+
+    module("braided.bench.scale", run=run)
+    module("braided.bench.floor", run=fake_run)
+    assert cli.main(["bench", "scale", "--only", "sink/saso", "--only", "key"]) == 0
+    assert cli.main(["bench", "scale"]) == 0
+    assert seen == [["sink/saso", "key"], ()]
+    assert cli.main(["bench", "floor", "--only", "key"]) == 1
+    assert "can't be run in part" in capsys.readouterr().err
 
 
 def test_the_demo_gets_its_arguments_and_gives_the_exit_status(
@@ -178,10 +199,19 @@ def test_state_of_a_place_without_a_checkpoint_is_a_sentence(
     assert "holds no committed batch of Braided's" in capsys.readouterr().err
 
 
-def test_who_has_seen_enough_gets_no_stack_trace() -> None:
+@pytest.mark.parametrize("command", ["simulate saso-remote", "decisions", "state"])
+def test_who_has_seen_enough_gets_no_stack_trace(command: str, tmp_path: Path) -> None:
+    words = command.split()
+    if words[0] in ("decisions", "state"):
+        unpack(COMPAT / "steered.tar.gz", tmp_path)
+        words.append(str(tmp_path / "checkpoint"))
     reads, writes = os.pipe()
     os.close(reads)
-    command = [sys.executable, "-m", "braided.cli.main", "simulate", "saso-remote", "--json"]
-    ended = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-m", "braided.cli", *words],
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     os.close(writes)
     assert (ended.returncode, ended.stderr) == (141, "")

@@ -16,6 +16,7 @@ _SETS = Path(__file__).parents[1] / "compat" / "checkpoints"
 SAID = {
     "operator": r"Kept: 5 keys, .* by struct<k:string>; fields count, total, odd",
     "processors": r"counting: 5 keys, .* fields counts, last",
+    "columns": r"\w+: \d+ keys, .* by struct<\S+>; fields \w+",
     "aggregates": r"fields .*(sum|count)\(",
 }
 

@@ -4,7 +4,6 @@ on one checkpoint there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,6 @@ from braided.bench.s3_server import S3Server
 from support.kill.crashes import Scene
 from support.kill.exact import OFTEN, is_exact
 from support.kill.oracle import random_batches
-from support.s3 import s3_server_for_tests
-
-
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server_for_tests(tmp_path_factory) as server:
-        yield server
-
 
 # Each step of the commit, in a first batch or in a later one.
 COMMIT_STEPS = {

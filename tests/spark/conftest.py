@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from braided.bench.kafka_broker import connector_jars
 from braided.bench.s3_server import S3Server, s3a_jars
 from braided.spark.interpreter import use_driver_python
 from support.cluster_session import cluster_if_asked, settings_of_cluster
-from support.s3 import S3Lab, reach_s3, s3_server_for_tests
+from support.s3 import S3Lab, reach_s3, s3_server_for_tests, store_is_s3
 from support.stream_harness import Lab
 
 _HERE = Path(__file__).parent
@@ -21,6 +23,9 @@ _HERE = Path(__file__).parent
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 # Queries of a few rows spend their time on being planned and written down.
 _FOR_FEW_ROWS = {
+    # How long a query without input waits before it lists its files again. By itself it lists them
+    # a hundred times a second, for as long as a test looks at something else.
+    "spark.sql.streaming.pollingDelay": "50ms",
     # What a user interface would show of earlier queries.
     "spark.sql.ui.retainedExecutions": "20",
     "spark.ui.retainedJobs": "20",
@@ -52,8 +57,8 @@ def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]
         .config("spark.local.dir", str(home))
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))
         .config("spark.driver.host", "127.0.0.1")
-        # What reaches an S3 server, where it is installed; without one it only lies there.
-        .config("spark.jars", ",".join(map(str, s3a_jars())))
+        # What reaches S3 and Kafka, where it is installed; without a server it only lies there.
+        .config("spark.jars", ",".join(map(str, [*s3a_jars(), *connector_jars()])))
         .config("spark.sql.session.timeZone", "UTC")
         .config(map={**settings_of_cluster()})
         .getOrCreate()
@@ -64,19 +69,27 @@ def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]
     session.stop()
 
 
-@pytest.fixture
-def lab(spark: SparkSession, tmp_path: Path) -> Iterator[Lab]:
-    """Queries on fresh directories; those still running at the end are stopped."""
-    with Lab(spark, tmp_path) as made:
-        yield made
-
-
 @pytest.fixture(scope="session")
 def s3_server(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A server that the session reaches."""
     with s3_server_for_tests(tmp_path_factory) as server:
         reach_s3(spark, server)
         yield server
+
+
+@pytest.fixture(scope="session")
+def new_lab(request: pytest.FixtureRequest, spark: SparkSession) -> Callable[[Path], Lab]:
+    """Makes a lab; in an object store, if that is what the run is for (`make s3-tests`)."""
+    if not store_is_s3():
+        return partial(Lab, spark)
+    return partial(S3Lab, spark, server=request.getfixturevalue("s3_server"))
+
+
+@pytest.fixture
+def lab(new_lab: Callable[[Path], Lab], tmp_path: Path) -> Iterator[Lab]:
+    """Queries on fresh directories; those still running at the end are stopped."""
+    with new_lab(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

@@ -388,6 +388,7 @@ def test_a_sum_that_overflows_ends_the_query_as_in_ansi_mode(lab: Lab) -> None:
         query.processAllAvailable()
     assert isinstance(raised.value.__cause__, OperatorError)
     assert "'k': 'a'" in str(raised.value.__cause__)
+    assert str(raised.value).startswith("OperatorError: aggregation 'agg': sum(b) does not fit")
 
 
 def test_sub_keys_change_nothing_but_the_way(lab: Lab) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,11 @@ from pyspark.sql import SparkSession
 
 from braided.bench import (
     agg,
+    cut,
     floor,
+    kafka,
     many_slots,
+    memory,
     processor,
     rescale,
     scale,
@@ -21,15 +25,19 @@ from braided.bench import (
     split_keys,
     state_size,
     stateful,
+    store,
     surge,
 )
 from braided.bench.flipped import FlipSize
+from braided.bench.kafka_topics import PARTITIONS, BenchTopics
 from braided.bench.processors import PROCESSORS
+from braided.bench.s3_server import S3Server
 from braided.bench.session import NATIVE, Arena, InputFiles, touched_keys
 from braided.bench.timeline import Timeline
 from braided.bench.totals import last_per_key, same_rows
 from braided.bench.traces import Trace
 from braided.sim.arrivals import Spike
+from support.kafka import Topics
 
 CONF = {**NATIVE, "spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
 
@@ -52,11 +60,15 @@ def test_stateful_runs_both_sides_and_finds_their_output_identical(place: Arena)
     case = stateful.StatefulCase(
         300, 40, native=few, braided=stateful.Batches(1, 2), onrow=few, columnar=few
     )
-    result = stateful.measure(place, case, silent)
+    lines: list[str] = []
+    result = stateful.measure(place, case, lines.append)
     assert result["identical"] is True
     assert result["ratio"] > 0
+    assert result["columnar_to_braided"] > 0
     assert result["native_batches"] == 1
     assert result["braided_batches"] == 2
+    counted = {line.split()[4]: line.split()[-2] for line in lines if "rows/s" in line}
+    assert counted["noop"] == counted["columnar"] == "(2"
 
 
 @pytest.mark.parametrize("aggregate", ["count", "window"])
@@ -88,6 +100,10 @@ def test_processor_runs_both_sides_and_finds_their_output_identical(
             assert result["identical"] is True, kind
             assert result["ratio"] > 0
             assert (result["native_batches"], result["braided_batches"]) == (1, 2)
+            if pandas:
+                assert 0 < result["frames_ms"] < result["braided_ms"]
+            else:
+                assert "frames_ms" not in result
     finally:
         for name in processor.CONF:
             place.spark.conf.unset(name)
@@ -148,6 +164,17 @@ def test_surge_loses_no_row_and_counts_what_was_held(place: Arena) -> None:
     assert result["ideal_channel_s"] == 1 * 1.0 + 6 * 0.5
 
 
+def test_a_hot_slot_has_the_same_rows_out_with_cuts_and_without(place: Arena) -> None:
+    size = cut.CutSize(
+        400, before_s=0.5, hot_s=1.5, after_s=0.5, keys_per_slot=8, idle_rounds=1, idle_batches=3
+    )
+    result = cut.measure(place, size, silent)
+    assert result["identical"] is True
+    assert result["p99_ratio"] > 0 and result["idle_cost"] > -1
+    assert min(side["batches"] for side in result["sides"].values()) > 0
+    assert result["sides"]["whole"]["cuts"] == 0
+
+
 def test_channels_are_held_until_the_next_batch_begins_and_the_last_until_it_ends() -> None:
     busy = [1000.0, 500.0]
     batches = [
@@ -190,8 +217,36 @@ def test_state_size_counts_what_is_written_for_the_keys_touched(place: Arena) ->
     assert many["changelog_bytes"] > few["changelog_bytes"]
 
 
+def test_memory_grows_with_the_bytes_that_a_batch_touches(place: Arena) -> None:
+    plan = memory.MemoryPlan(
+        keys=(100, 400),
+        keys_touched=20,
+        load_rows=200,
+        large_values=(8, 40),
+        values_touched=(4, 40),
+        rows=(50, 200),
+        rows_keys=10,
+        batches=1,
+    )
+    result = memory.measure(place, plan, silent)
+    assert [case["keys"] for case in result["keys"]] == [100, 400]
+    assert [case["keys"] for case in result["values"]] == [8, 40]
+    assert [(case["operator"], case["keys"]) for case in result["rows"]] == [
+        ("onBatch", 10),
+        ("onBatch", 1),
+        ("columnar", 10),
+        ("columnar", 1),
+    ]
+    few, many = result["touched"]
+    assert (few["keys_touched"], many["keys_touched"]) == (4, 40)
+    assert many["worker_mb"] > few["worker_mb"] > 0
+    assert min(many[name] for name in ("shared_mb", "driver_mb", "jvm_live_mb")) > 0
+    assert many["worker_resident_mb"] > many["worker_mb"]
+    assert set(result["growth"]) == {"keys", "rebuilt", "values", "rows"}
+
+
 def test_slots_cost_a_worker_and_a_manifest_little() -> None:
-    plan = many_slots.SlotsPlan(slots=(64, 512), channels=4, last=64, keys=2000)
+    plan = many_slots.SlotsPlan(slots=(64, 512), channels=4, last=64, keys=2000, rounds=1)
     few, many = many_slots.measure_slots(plan, silent)
     assert (few["slots"], many["slots"], few["commit_ratio"]) == (64, 512, 1.0)
     assert 0 < few["manifest_mb"] < many["manifest_mb"] < 1
@@ -230,3 +285,51 @@ def test_touched_keys_are_different_and_spread_over_all() -> None:
 def test_a_pause_is_what_the_longest_gap_has_over_the_usual_one() -> None:
     assert rescale.pause_s([1.0, 1.0, 6.0, 1.0]) == 5.0
     assert rescale.pause_s([1.0, 1.0]) == 0.0
+
+
+@pytest.mark.together("kafka")
+def test_store_runs_on_disk_and_on_s3_and_counts_requests(
+    place: Arena, s3_server: S3Server
+) -> None:
+    size = store.StoreSize(cases=((16, 40), (64, 80)), rows=20, warm=1, batches=2)
+    result = store.measure(place, s3_server, size, silent)
+    measured = {"local_ms", "s3_ms", "ratio", "channels_changed", "requests_per_batch"}
+    assert measured < result.keys()
+    assert all(result[name] > 0 for name in measured)
+    assert result["identical"] is True
+    assert result["requests_allowed"] == 3 * result["channels_changed"] + 6
+    assert [(case["slots"], case["keys"]) for case in result["cases"]] == [(16, 40), (64, 80)]
+    for case in result["cases"]:
+        assert 0 < case["requests_per_batch"] <= case["requests_allowed"]
+
+
+def test_kafka_compares_what_both_sides_wrote_and_sees_each_row_once(
+    place: Arena, topics: Topics
+) -> None:
+    size = kafka.KafkaSize(300, 40, 2, 2, 1, 100, before_s=1, surge_s=0.5, after_s=1)
+    result = kafka.measure(place, topics.broker, size, silent)
+    assert result["identical"] is True
+    assert result["ratio"] > 0 and result["p99_ms"] >= result["p50_ms"] > 0
+    # So few batches need not show it.
+    assert {"recovery_batches", "native_recovery_batches"} <= result.keys()
+
+
+@pytest.mark.together("kafka")
+def test_a_topic_is_read_to_the_end_of_what_is_committed(topics: Topics) -> None:
+    """Also where a transaction has just ended, whose marks may not be there yet."""
+    from confluent_kafka import Producer
+
+    bench = BenchTopics(topics.broker)
+    topic = bench.create("marks")
+    producer = Producer(
+        {"bootstrap.servers": topics.broker.address, "transactional.id": "marks", "log_level": 0}
+    )
+    producer.init_transactions(60)
+    rows = [{"n": n} for n in range(20)]
+    for number in range(4):
+        producer.begin_transaction()
+        for row in rows[5 * number : 5 * number + 5]:
+            producer.produce(topic, json.dumps(row), partition=row["n"] % PARTITIONS)
+        producer.commit_transaction(60)
+        read = sorted(row["n"] for row in bench.read(topic))
+        assert read == list(range(5 * number + 5))

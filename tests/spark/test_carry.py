@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -34,6 +36,10 @@ class Capture:
     def cut(self, rows: int) -> None:
         assert self.query is not None
         self.query._opened.commands.cut_next(rows)
+
+    def hold(self) -> None:
+        assert self.query is not None
+        self.query._opened.commands.hold_input_next()
 
     def rows(self) -> list[tuple[Any, ...]]:
         return [row for batch in sorted(self.batches) for row in self.batches[batch]]
@@ -133,6 +139,208 @@ def test_carried_rows_come_before_newer_ones_also_when_cut_again(
     assert committed_view(lab.checkpoint).carry == ()
 
 
+@pytest.mark.parametrize(
+    ("make", "limit", "ordered"), [(one, 2, True), (two, 5, False), (mapped, 5, False)]
+)
+def test_a_batch_that_holds_its_input_does_what_is_carried_and_nothing_else(
+    lab: Lab, make: Any, limit: int, ordered: bool
+) -> None:
+    """In `two` and `mapped` it is the second operator that has rows carried."""
+    feed, capture = lab.feed(SCHEMA), Capture()
+    flow = make(feed)
+
+    def cut() -> None:
+        feed.add(rows(1, 9, "ab"))
+        capture.cut(limit)
+
+    def hold() -> None:
+        feed.add(rows(10, 10, "ab"))
+        capture.hold()
+
+    def hold_with_nothing_carried() -> None:
+        feed.add(rows(20, 4, "ab"))
+        capture.hold()
+
+    capture.after = {0: cut, 1: hold, 3: hold_with_nothing_carried}
+    started(lab, flow, feed, capture, channels=2, slots=8, orderPreserving=ordered)
+    query = capture.query
+    assert query is not None
+    query.processAllAvailable()
+    sections = {p["batchId"]: p["braided"] for p in query.recentProgress if "braided" in p}
+    query.stop()
+    batches = [sorted(seq for _, seq in capture.batches[batch]) for batch in range(5)]
+    assert batches[0] == [0] and batches[1] and batches[2]
+    assert sorted(batches[1] + batches[2]) == list(range(1, 10))
+    assert batches[3:] == [list(range(10, 20)), list(range(20, 24))]
+    carried = [sections[batch]["carryRows"] for batch in range(5)]
+    assert carried == [0, len(batches[2]), 10, 0, 0]
+    every = rows(0, 1) + rows(1, 9, "ab") + rows(10, 10, "ab") + rows(20, 4, "ab")
+    by_key = {k: [seq for key, seq in every if key == k] for k in "ab"}
+    assert lab.state(flow, "one") == {(k,): {"seen": seqs} for k, seqs in by_key.items()}
+    assert committed_view(lab.checkpoint).carry == ()
+
+
+def last_of_minute() -> type[braided.Operator]:
+    class LastOfMinute(braided.Operator):
+        """Gives out the newest row of each minute, when the watermark has passed it."""
+
+        newest: dict[int, int] = {}  # noqa: RUF012
+
+        def onRow(self, row: Any) -> Iterator[Any]:
+            minute = row.at.replace(second=0)
+            second = int(minute.timestamp())
+            self.newest[second] = max(row.seq, self.newest.get(second, -1))
+            self.setTimer(minute + timedelta(minutes=1))
+            yield from ()
+
+        def onTimer(self, fired: Any) -> Iterator[Any]:
+            minute = int(fired.timestamp()) - 60
+            yield {"k": self.key.k, "seq": self.newest.pop(minute)}
+
+    return LastOfMinute
+
+
+def test_timers_wait_for_rows_that_are_held_and_nothing_is_late_because_of_it(lab: Lab) -> None:
+    feed, capture = lab.feed("k string, seq bigint, at timestamp"), Capture()
+    timed = feed.frame().withWatermark("at", "0 seconds")
+    logged = braided.stream(timed).groupBy("k").apply(appending(), feed.schema).name("one")
+    last = logged.groupBy("k").apply(last_of_minute(), SCHEMA, timeMode="EventTime").name("last")
+
+    def minutes(start: int, count: int) -> list[tuple[str, int, datetime]]:
+        """Three rows a minute of each of two keys."""
+        return [
+            (k, i, datetime(2026, 1, 1) + timedelta(seconds=20 * i))
+            for i in range(start, start + count)
+            for k in "ab"
+        ]
+
+    def then(start: int, *more: Any) -> Any:
+        def act() -> None:
+            feed.add(minutes(start, 9))
+            for each in more:
+                each()
+
+        return act
+
+    def cut() -> None:
+        capture.cut(3)
+
+    capture.after = {
+        0: then(3, cut),
+        1: then(12, capture.hold),
+        2: then(21, capture.hold),
+        3: then(30, cut, capture.hold),
+        4: then(39, cut),
+        5: then(48, capture.hold),
+    }
+    capture.query = lab.start(last, capture, channels=2, slots=8)
+    feed.add(minutes(0, 3))
+    for _ in range(3):
+        capture.query.processAllAvailable()
+    feed.add([("a", 57, datetime(2026, 1, 1, 1))])
+    capture.query.processAllAvailable()
+    sections = [p["braided"] for p in capture.query.recentProgress if "braided" in p]
+    capture.query.stop()
+    assert {each["lateRows"] for s in sections for each in s["operators"].values()} == {0}
+    held = [section["batchId"] for section in sections if section["carryRows"] >= 18]
+    assert len(held) >= 3, "input was not held"
+    whole = [(k, 3 * minute + 2) for minute in range(19) for k in "ab"]
+    assert sorted(capture.rows()) == sorted(whole)
+
+
+def test_results_that_waited_for_a_cut_elsewhere_are_not_late_for_those_after_them(
+    lab: Lab,
+) -> None:
+    """Aggregations take no part in a cut, but keep the watermark with all others."""
+    feed, capture = lab.feed("k string, seq bigint, at timestamp"), Capture()
+    timed = braided.stream(feed.frame().withWatermark("at", "0 seconds"))
+    logged = timed.groupBy("k").apply(appending(), feed.schema).name("one")
+    window = F.window("at", "10 seconds")
+    counts = timed.groupBy("k", window).agg(F.count("*").alias("n")).name("counts")
+    sums = counts.groupBy("window").agg(F.sum("n").alias("n")).name("sums")
+    both = sums.selectExpr("unix_seconds(window.start) AS start", "n").union(
+        logged.selectExpr("-1L AS start", "seq AS n")
+    )
+
+    def seconds(start: int, count: int = 12) -> list[tuple[str, int, datetime]]:
+        """A row every five seconds, of two keys in turn."""
+        return [
+            ("ab"[i % 2], i, datetime(2026, 1, 1) + timedelta(seconds=5 * i))
+            for i in range(start, start + count)
+        ]
+
+    def then(start: int, *more: Any) -> Any:
+        def act() -> None:
+            feed.add(seconds(start))
+            for each in more:
+                each()
+
+        return act
+
+    def cut() -> None:
+        capture.cut(3)
+
+    # Input is held once beside more of it, and once when there is none.
+    capture.after = {
+        0: then(12, cut),
+        1: then(24, capture.hold),
+        2: then(36, cut),
+        3: capture.hold,
+        4: then(48),
+        5: then(60, cut),
+    }
+    capture.query = lab.start(both, capture, channels=2, slots=8)
+    feed.add(seconds(0))
+    for _ in range(3):
+        capture.query.processAllAvailable()
+    feed.add([("a", 72, datetime(2026, 1, 1, 1))])
+    capture.query.processAllAvailable()
+    sections = [p["braided"] for p in capture.query.recentProgress if "braided" in p]
+    capture.query.stop()
+    assert {each["lateRows"] for s in sections for each in s["operators"].values()} == {0}
+    assert not capture.after and sum(section["carryRows"] > 0 for section in sections) >= 3
+    start = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
+    whole = [(start + 10 * i, 2) for i in range(36)] + [(-1, seq) for seq in range(73)]
+    assert sorted(capture.rows()) == sorted(whole)
+
+
+def test_rows_that_were_sent_back_come_before_rows_that_were_held_and_never_beside_them(
+    lab: Lab,
+) -> None:
+    class Again(braided.Operator):
+        seen: list[int] = []  # noqa: RUF012
+
+        def onRow(self, row: Any) -> Iterator[Any]:
+            self.seen.append(row.seq)
+            yield row.k, row.seq, False
+            if row.seq < 200:
+                yield row.k, row.seq + 100, True
+
+    feed, capture = lab.feed(SCHEMA), Capture()
+    again = braided.stream(feed.frame()).groupBy("k").apply(Again, f"{SCHEMA}, again boolean")
+    flow = again.name("again").feedback("again")
+    places: list[tuple[int, ...]] = []
+
+    def then() -> None:
+        feed.add(rows(1, 5))
+        capture.hold()
+
+    def look() -> None:
+        for file in committed_view(lab.checkpoint).carry:
+            with pa.ipc.open_stream(lab.checkpoint / "braided" / file.name) as stream:
+                carried = stream.read_all()
+            names = [name for name in carried.column_names if name.startswith("__braided_o")]
+            places.extend(zip(*(carried[name].to_pylist() for name in names), strict=True))
+
+    capture.after = {0: then, 1: look}
+    started(lab, flow, feed, capture, channels=1)
+    assert capture.query is not None
+    capture.query.stop()
+    assert len(places) == 6 and len(set(places)) == 6
+    [(_, fields)] = lab.state(flow, "again").items()
+    assert fields["seen"][:8] == [0, 100, 200, 1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize("make", [one, two])
 def test_a_query_stopped_with_a_carry_processes_it_first_when_it_starts_again(
     lab: Lab, make: Any
@@ -147,12 +355,12 @@ def test_a_query_stopped_with_a_carry_processes_it_first_when_it_starts_again(
 
     def hold() -> None:
         reached.set()
-        stopping.wait(60)
+        stopping.wait(180)
 
     capture.after = {0: then, 1: hold}
     query = capture.query = lab.start(flow, capture, channels=1)
     feed.add(rows(0, 1))
-    assert reached.wait(60)
+    assert reached.wait(180)
     stopper = threading.Thread(target=query.stop)
     stopper.start()
     while not query._engine.gate.stopping:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import braided
-from support.bare import INCUBATOR, ROOT, finish, repository, start
+from support.bare import INCUBATOR, ROOT, but_for_waiting, finish, repository, start
 from support.stream_harness import Lab
 from support.stream_operators import Waits
 
@@ -22,13 +22,12 @@ RUN = {  # as written: as run, where it leaves something to the reader
     FIRST: FIRST,
     ".venv/bin/braided simulate saso-remote --policy saso-paper --plot paper.svg": "",
     ".venv/bin/braided simulate saso-remote --plot ours.svg": "",
-    ".venv/bin/braided replay checkpoint/braided/events.jsonl"
-    " --policy model --policy autoflow --plot replay.svg": "",
+    ".venv/bin/braided replay checkpoint --policy model --policy autoflow --plot replay.svg": "",
     ".venv/bin/braided state CHECKPOINT"
     " [--operator NAME] [--version N] [--to PATH] [--json]": STATE,
     ".venv/bin/braided decisions CHECKPOINT [--follow] [--json]": DECISIONS,
 }
-IMPORT = "needs the checkpoint of a native query; test_docs.py imports one from Python"
+IMPORT = "needs the checkpoint of a native query; test_programs.py has one"
 NOT_RUN = {  # as written: why not
     "make setup": "installs packages; `make test` has done it",
     "make demo": "a minute of load; test_demo.py runs a short one",
@@ -44,7 +43,7 @@ NOT_RUN = {  # as written: why not
     " NATIVE_CHECKPOINT NEW_CHECKPOINT --name Totals --with-offsets": IMPORT,
 }
 PIP = "datasketches lmdb msgspec numpy obstore 'pandas<3' pyarrow"
-OF_OTHERS = [  # they make a Python on the hosts of a cluster, from packages
+OF_OTHERS = [  # they make a Python on the hosts of a cluster, from packages, and get jars
     "python3.11 -m venv /opt/braided",
     f"/opt/braided/bin/pip install {PIP}",
     "/opt/braided/bin/pip install --no-deps ./braided",
@@ -52,6 +51,7 @@ OF_OTHERS = [  # they make a Python on the hosts of a cluster, from packages
     f"environment/bin/pip install venv-pack {PIP}",
     "environment/bin/pip install --no-deps ./braided",
     "environment/bin/venv-pack -p environment -o environment.tar.gz",
+    "mvn dependency:copy -Dartifact=org.apache.kafka:kafka-clients:3.9.2 -DoutputDirectory=jars",
 ]
 
 
@@ -129,8 +129,10 @@ def test_the_commands_run(tmp_path: Path, lab: Lab) -> None:
             printed, noise = finish(start(FIRST, place))
     finally:
         first.kill()
-    assert "Batch: 0\n" in printed and "| id|value|" in printed
-    assert noise == INCUBATOR  # `make setup` has Spark show errors only
+    [first_batch] = re.findall(r"Batch: 0\n-+\n(.*?)\n\n", printed, re.S)
+    rows = re.findall(r"\| +(\d)\| +([\d.]+)\|", first_batch)
+    assert sorted(rows) == [("0", "0.0"), ("1", "2.5"), ("2", "5.0")]  # of each id the first
+    assert but_for_waiting(noise) == INCUBATOR  # `make setup` has Spark show errors only
 
 
 def lines(printed: str) -> list[str]:

@@ -16,21 +16,22 @@ from pyspark.sql import functions as F
 import braided
 from braided.api.query import ElasticQuery
 from braided.errors import OptionError, QueryStoppedError
+from support.held_row import HeldRow
 from support.stream_harness import Feed, Lab, wait_until
 
 SCHEMA = "k string, seq bigint"
 ROW_S = 0.004
 
 
-def slow(mark: Path | None = None) -> type[braided.Operator]:
-    """Keeps what it sees in order, a row at a time, and leaves a mark when it has begun."""
+def slow(held: HeldRow | None = None) -> type[braided.Operator]:
+    """Keeps what it sees in order, a row at a time; its first row may be held."""
 
     class Log(braided.Operator):
         seen: list[int] = []  # noqa: RUF012
 
         def onRow(self, row: Any) -> Iterator[Any]:
-            if mark is not None and not mark.exists():
-                mark.touch()
+            if held is not None:
+                held.hold()
             time.sleep(ROW_S)
             self.seen.append(row.seq)
             yield row
@@ -38,10 +39,11 @@ def slow(mark: Path | None = None) -> type[braided.Operator]:
     return Log
 
 
-def cut_when_begun(query: ElasticQuery, mark: Path) -> None:
-    """Cuts the running batch once a row of it is being processed."""
-    wait_until(mark.exists, "a row is processed")
+def cut_when_begun(query: ElasticQuery, held: HeldRow) -> None:
+    """Cuts the running batch while a row of it is being processed."""
+    wait_until(held.is_there, "a row is processed")
     assert query.cut()
+    held.let_go()
 
 
 def rows(start: int, count: int, keys: int = 10) -> list[tuple[str, int]]:
@@ -53,16 +55,18 @@ def sections(query: ElasticQuery) -> dict[int, dict[str, Any]]:
 
 
 def test_the_rest_of_a_batch_that_is_cut_comes_next(lab: Lab, tmp_path: Path) -> None:
-    feed, mark = lab.feed(SCHEMA), tmp_path / "begun"
-    flow = braided.stream(feed.frame()).groupBy("k").apply(slow(mark), SCHEMA).name("one")
+    feed, held = lab.feed(SCHEMA), HeldRow(tmp_path)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(slow(held), SCHEMA).name("one")
     feed.add(rows(0, 1000))
     query = lab.start(flow, channels=2, slots=8)
-    cut_when_begun(query, mark)
+    cut_when_begun(query, held)
     query.processAllAvailable()
     shown = sections(query)
     query.stop()
     assert shown[0]["cut"]["why"] == "query.cut() was called"
     assert shown[0]["cut"]["rowsLeft"] == shown[0]["carryRows"] > 0
+    assert shown[0]["cut"]["drain_s"] > 0
+    assert shown[1]["afterCut"]["restore_s"] == shown[1]["afterCut"]["catch_up_s"] > 0
     assert shown[0]["operators"]["one"]["rows"] + shown[0]["carryRows"] == 1000
     assert shown[max(shown)]["carryRows"] == 0
     assert sorted(lab.rows()) == sorted(rows(0, 1000))
@@ -75,18 +79,18 @@ EPOCH = datetime(2024, 1, 1)
 SPAN_S = 10
 
 
-def timed(feed: Feed, mark: Path, marked: str) -> braided.Stream:
+def timed(feed: Feed, held: HeldRow, where: str) -> braided.Stream:
     """Rows pass an operator to another, which counts them and says the count when a span is over.
 
-    Both take their time, and `marked` leaves the mark.
+    Both take their time, and a row of the second batch is held at `where`.
     """
 
     class Passes(braided.Operator):
         n: int = 0
 
         def onRow(self, row: Any) -> Iterator[Any]:
-            if marked == "passes" and row.seq >= 100:
-                mark.touch()
+            if where == "passes" and row.seq >= 100:
+                held.hold()
             time.sleep(ROW_S)
             self.n += 1
             yield (row.k, row.t, row.seq)
@@ -95,8 +99,8 @@ def timed(feed: Feed, mark: Path, marked: str) -> braided.Stream:
         by_span: dict[int, int] = {}  # noqa: RUF012
 
         def onRow(self, row: Any) -> None:
-            if marked == "counts" and row.seq >= 100:
-                mark.touch()
+            if where == "counts" and row.seq >= 100:
+                held.hold()
             time.sleep(ROW_S)
             over_ms = int(row.t.timestamp() // SPAN_S + 1) * SPAN_S * 1000
             self.by_span[over_ms] = self.by_span.get(over_ms, 0) + 1
@@ -112,11 +116,11 @@ def timed(feed: Feed, mark: Path, marked: str) -> braided.Stream:
     return counted.name("counts")
 
 
-@pytest.mark.parametrize("marked", ["passes", "counts"])
+@pytest.mark.parametrize("where", ["passes", "counts"])
 def test_timers_and_the_watermark_wait_for_rows_that_are_left(
-    lab: Lab, tmp_path: Path, marked: str
+    lab: Lab, tmp_path: Path, where: str
 ) -> None:
-    feed, mark = lab.feed("k string, t timestamp, seq bigint"), tmp_path / "begun"
+    feed, held = lab.feed("k string, t timestamp, seq bigint"), HeldRow(tmp_path)
     spans = [
         [
             (f"k{i % 10}", EPOCH + timedelta(seconds=span * SPAN_S + 1 + i / 100), span * 100 + i)
@@ -126,8 +130,8 @@ def test_timers_and_the_watermark_wait_for_rows_that_are_left(
     ]
     for span in spans:
         feed.add(span)
-    query = lab.start(timed(feed, mark, marked), channels=2, slots=8)
-    cut_when_begun(query, mark)
+    query = lab.start(timed(feed, held, where), channels=2, slots=8)
+    cut_when_begun(query, held)
     query.processAllAvailable()
     shown = sections(query)
     query.stop()
@@ -162,8 +166,8 @@ def test_a_batch_ends_by_itself_where_one_channel_would_hold_up_the_others(lab: 
 def test_a_chain_that_is_cut_again_and_again_keeps_the_order_of_keys(
     lab: Lab, tmp_path: Path
 ) -> None:
-    feed, mark = lab.feed(SCHEMA), tmp_path / "begun"
-    first = braided.stream(feed.frame()).groupBy("k").apply(slow(mark), SCHEMA).name("first")
+    feed, held = lab.feed(SCHEMA), HeldRow(tmp_path)
+    first = braided.stream(feed.frame()).groupBy("k").apply(slow(held), SCHEMA).name("first")
     flow = first.groupBy(F.expr("substring(k, 1, 1)")).apply(slow(), SCHEMA).name("second")
     feed.add(rows(0, 600, keys=3))
     query = lab.start(flow, channels=2, slots=8)
@@ -172,9 +176,9 @@ def test_a_chain_that_is_cut_again_and_again_keeps_the_order_of_keys(
         return sum("cut" in section for section in sections(query).values())
 
     for number in range(1, 4):
-        cut_when_begun(query, mark)
+        held.forget()
+        cut_when_begun(query, held)
         wait_until(lambda number=number: cuts() == number, "the batch has ended")
-        mark.unlink()
     query.processAllAvailable()
     query.stop()
     [(_, second)] = lab.state(flow, "second").items()
@@ -184,12 +188,13 @@ def test_a_chain_that_is_cut_again_and_again_keeps_the_order_of_keys(
 
 
 def test_where_nothing_can_be_left_nothing_is_cut(lab: Lab, tmp_path: Path) -> None:
-    feed, mark = lab.feed(SCHEMA), tmp_path / "begun"
-    flow = braided.stream(feed.frame()).groupBy("k").apply(slow(mark), SCHEMA).name("one")
+    feed, held = lab.feed(SCHEMA), HeldRow(tmp_path)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(slow(held), SCHEMA).name("one")
     feed.add(rows(0, 200))
     query = lab.start(flow, channels=2, slots=8, orderPreserving=True)
-    wait_until(mark.exists, "a row is processed")
+    wait_until(held.is_there, "a row is processed")
     assert not query.cut()
+    held.let_go()
     query.processAllAvailable()
     query.stop()
     assert lab.rows() == rows(0, 200)

@@ -18,15 +18,21 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import braided
+from braided.control import operator_loop
 from braided.control.policy import Limits
 from braided.flow.graph import flow_of
 from braided.steering import policy_settings as policies
 from support.reassigning import Reassigner
-from support.restless import RESTLESS_KEYS, WITHOUT_CORES, RestlessBalance, RestlessScale
+from support.restless import (
+    RESTLESS_KEYS,
+    WITHOUT_CORES,
+    RestlessBalance,
+    RestlessScale,
+    never_in_vain,
+)
 from support.stream_harness import Feed, Lab, manifests_of, rows_by_batch, timers_of
 from support.stream_operators import FAMILY, SCHEMA, Oracle, Row, Tagged
 
@@ -149,10 +155,10 @@ def plans(draw: st.DrawFn) -> Plan:
 @random_flows
 @given(channels=st.sampled_from(CHANNELS), plan=plans())
 def test_state_and_output_equal_a_plain_python_oracle(
-    spark: SparkSession, channels: int, plan: Plan
+    new_lab: Callable[[Path], Lab], channels: int, plan: Plan
 ) -> None:
     event(" -> ".join(plan.members))
-    with tempfile.TemporaryDirectory() as home, Lab(spark, Path(home)) as lab:
+    with tempfile.TemporaryDirectory() as home, new_lab(Path(home)) as lab:
         feed = lab.feed(SCHEMA)
         flow = _flow(plan, feed.frame())
         options: dict[str, Any] = {"slots": plan.slots, "orderPreserving": plan.ordered}
@@ -177,7 +183,7 @@ def test_state_and_output_equal_a_plain_python_oracle(
 @settings(random_flows, max_examples=3)
 @given(plan=plans(), seed=st.integers(0, 1_000))
 def test_state_and_output_are_exact_with_policies_that_know_no_rest(
-    spark: SparkSession, plan: Plan, seed: int
+    new_lab: Callable[[Path], Lab], plan: Plan, seed: int
 ) -> None:
     """Other channels, slots dealt out anew and keys pinned and let go, after every batch but the
     first of a process, and keys in other slots after every batch.
@@ -190,11 +196,12 @@ def test_state_and_output_are_exact_with_policies_that_know_no_rest(
     batches = [tuple(rows[begin : begin + 20]) for begin in range(0, len(rows), 20)]
     with (
         tempfile.TemporaryDirectory() as home,
-        Lab(spark, Path(home)) as lab,
+        new_lab(Path(home)) as lab,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(policies, "HOT_KEYS", RESTLESS_KEYS)
         patch.setattr(Limits, "most", WITHOUT_CORES)
+        patch.setattr(operator_loop, "judge", never_in_vain)
         feed = lab.feed(SCHEMA)
         flow = _flow(plan, feed.frame())
         options: dict[str, Any] = {
@@ -212,7 +219,7 @@ def test_state_and_output_are_exact_with_policies_that_know_no_rest(
                 for batch in run:
                     feed.add(batch)
                     query.processAllAvailable()
-                    assert query._opened.control.settled(60)
+                    assert query._opened.control.settled(180)
                     assigned += reassigner.propose(query)
         parts = [
             part for m in manifests_of(lab.checkpoint).values() for part in m.operators.values()

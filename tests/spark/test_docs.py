@@ -27,6 +27,21 @@ RUN += (
 )
 
 
+RUN_ELSEWHERE = {
+    "docs/control.md": "tests/control/test_docs.py",
+    "docs/postgres.md": "tests/spark/test_postgres.py",
+}
+
+
+def test_every_example_is_run_or_says_that_it_is_not() -> None:
+    """With ```python no-run, for what needs a cluster, say."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
+    shown = {str(page.relative_to(ROOT)) for page in pages if "```python\n" in page.read_text()}
+    assert shown == {*RUN, *RUN_ELSEWHERE}
+    for page, test in RUN_ELSEWHERE.items():
+        assert page in (ROOT / test).read_text()
+
+
 def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
 
@@ -111,6 +126,7 @@ def test_the_examples_of_a_page_run_one_after_the_other(
         printed = capfd.readouterr().out
         assert "[('a', 3.0, 0)]" in printed  # SQLite
         assert "|      a|  3.0|    0|" in printed  # Derby
+        assert "[{'account': 'a', 'total': 3.0}]" in printed  # an upsert into Delta
         assert names["spark"].table("balances").count() == 4
         names["spark"].sql("DROP TABLE balances")
     if page == "docs/managed.md":

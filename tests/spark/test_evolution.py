@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from braided.errors import CheckpointMismatchError
 from braided.store.durable.local_store import LocalStore
 from braided.store.slots.channel_state import ChannelState, SnapshotLimits
 from braided.store.slots.key_codec import KeyCodec
+from support.column_operators import column_version
 from support.stream_harness import Feed, Lab, committed_view, manifests_of, timers_of
 
 SCHEMA = "k string, v int"
@@ -137,35 +139,79 @@ def versions_of(lab: Lab) -> dict[str, int]:
     }
 
 
-def test_a_change_that_loses_something_is_refused_and_does_no_harm(lab: Lab) -> None:
-    class Totals(braided.Operator):
-        count: str = ""
-        sum: int = 0
+def test_columns_live_through_versions_of_their_class_key_by_key(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
 
-        def onRow(self, row: Any) -> None: ...
+    def columns(number: int) -> braided.Stream:
+        return braided.stream(feed.frame()).groupBy("k").apply(column_version(number), SCHEMA)
 
+    feed.add([(k, v) for v in (1, 2) for k in ("asleep", "awake")])
+    lab.run(columns(1), channels=1)
+    feed.add([("awake", 3), ("born", 4)])
+    lab.run(columns(2))
+    assert lab.state(columns(2)) == {
+        ("asleep",): {"total": 3, "label": "new", "count": 2},
+        ("awake",): {"total": 6, "label": "new", "count": 3},
+        ("born",): {"total": 4, "label": "new", "count": 1},
+    }
+    # Records of both versions are read by the third.
+    feed.add([("asleep", 0), ("awake", 0), ("born", 0)])
+    lab.run(columns(3))
+    assert sorted(lab.rows()[-3:]) == [("asleep", 15), ("awake", 20), ("born", 40)]
+    assert lab.state(columns(3)) == {
+        ("asleep",): {"average": 1.5, "label": None},
+        ("awake",): {"average": 2.0, "label": "new"},
+        ("born",): {"average": 4.0, "label": "new"},
+    }
+
+
+ADVICE = (
+    r"Change the fields back, or say how old {} becomes? new with `@classmethod def "
+    r"upgrade\(cls, old\)`.*, or give the operator another name and drop the state of this one "
+    r'with \.option\("braided\.dropOperators", "Totals"\), or use a new checkpointLocation'
+)
+
+
+@pytest.mark.parametrize("kind", ["rows", "columns"])
+def test_a_change_that_loses_something_is_refused_and_does_no_harm(lab: Lab, kind: str) -> None:
+    first = version(1) if kind == "rows" else column_version(1)
+    became = "int became str" if kind == "rows" else "int64 became string"
     feed = lab.feed(SCHEMA)
     feed.add([("a", 1)])
-    lab.run(flow(feed, 1), "noop")
     source = braided.stream(feed.frame()).groupBy("k")
-    with pytest.raises(CheckpointMismatchError, match=r"'Totals'.*count: int became str.*upgrade"):
-        lab.start(source.apply(Totals, SCHEMA), "noop")
-    with pytest.raises(CheckpointMismatchError, match="as if it were another operator"):
-        lab.start(source.apply(other(), SCHEMA), "noop")
+    flow = source.apply(first, SCHEMA)
+    lab.run(flow, "noop")
+    misfit = "operator 'Totals' does not fit the state in this checkpoint: "
+    advice = ADVICE.format("state" if kind == "rows" else "columns")
+    changed = source.apply(changed_type(kind), SCHEMA)
+    assert re.fullmatch(f"{misfit}count: {became}. {advice}", refusal(lab, changed))
+    assert re.fullmatch(
+        rf"{misfit}it has none of the fields that are stored \(count: int.*, sum: int.*\), "
+        rf"as if it were another operator. {advice}",
+        refusal(lab, source.apply(other(kind), SCHEMA)),
+    )
     watermarked = feed.frame().selectExpr("k", "v", "timestamp_seconds(v) AS ts")
     events = braided.stream(watermarked.withWatermark("ts", "1 second")).groupBy("k")
-    with pytest.raises(CheckpointMismatchError, match=r"'Totals' has timeMode='ProcessingTime'"):
-        lab.start(events.apply(version(1), SCHEMA, timeMode="EventTime"), "noop")
+    by_events = refusal(lab, events.apply(first, SCHEMA, timeMode="EventTime"))
+    assert by_events.startswith("operator 'Totals' has timeMode='ProcessingTime'")
     feed.add([("a", 2)])
-    lab.run(flow(feed, 1), "noop")
-    assert lab.state(flow(feed, 1)) == {("a",): {"count": 2, "sum": 3}}
-    _check_dropped(lab, feed, source.apply(Totals, SCHEMA).name("anew"))
+    lab.run(flow, "noop")
+    assert lab.state(flow) == {("a",): {"count": 2, "sum": 3}}
+    _check_dropped(lab, feed, source.apply(changed_type(kind), SCHEMA).name("anew"))
+
+
+def refusal(lab: Lab, stream: braided.Stream) -> str:
+    """The first line that a user sees of it."""
+    with pytest.raises(CheckpointMismatchError) as caught:
+        lab.start(stream, "noop")
+    return str(caught.value).splitlines()[0]
 
 
 def _check_dropped(lab: Lab, feed: Feed, anew: braided.Stream) -> None:
     """The advice of the error that refuses a changed type leads somewhere."""
-    with pytest.raises(CheckpointMismatchError, match=r'"braided.dropOperators", "Totals"'):
-        lab.start(anew, "noop")
+    said = refusal(lab, anew)
+    assert "'Totals'" in said.split(":")[0], said
+    assert '.option("braided.dropOperators", "Totals")' in said
     before = committed_view(lab.checkpoint).batch
     feed.add([("b", 3)])
     with lab.running(anew, "noop", dropOperators="Totals") as query:
@@ -178,8 +224,37 @@ def _check_dropped(lab: Lab, feed: Feed, anew: braided.Stream) -> None:
     assert [(row.key.k, row.state["count"]) for row in old.collect()] == [("a", 2)]
 
 
-def other() -> type[braided.Operator]:
-    class Totals(braided.Operator):
+def changed_type(kind: str) -> Any:
+    if kind == "columns":
+
+        class Totals(braided.ColumnOperator):
+            count: pa.string() = ""
+            sum: pa.int64() = 0
+
+            def onRows(self, state: Any, rows: Any, index: Any) -> None: ...
+
+        return Totals
+
+    class Totals(braided.Operator):  # type: ignore[no-redef]
+        count: str = ""
+        sum: int = 0
+
+        def onRow(self, row: Any) -> None: ...
+
+    return Totals
+
+
+def other(kind: str) -> Any:
+    if kind == "columns":
+
+        class Totals(braided.ColumnOperator):
+            last: pa.date32() = None
+
+            def onRows(self, state: Any, rows: Any, index: Any) -> None: ...
+
+        return Totals
+
+    class Totals(braided.Operator):  # type: ignore[no-redef]
         last: dt.date | None = None
 
         def onRow(self, row: Any) -> None: ...

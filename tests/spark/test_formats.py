@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import braided
 from braided.errors import UnsupportedError
+from braided.sinks import delta_log
 from support.power_cut import cut_at
 from support.sqlite_source import Sqlite, rows_in, session_with_delta
 from support.stream_harness import Feed, Lab
@@ -76,8 +77,11 @@ def with_delta(lab: Lab, delta_session: SparkSession) -> Iterator[Lab]:
         yield other
 
 
-def test_delta_is_refused_where_its_classes_are_missing(lab: Lab, feed: Feed) -> None:
-    with pytest.raises(UnsupportedError, match=r"needs Delta Lake.*io\.delta:delta-spark"):
+def test_delta_is_refused_where_neither_its_package_nor_its_classes_are(
+    lab: Lab, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_log, "is_installed", lambda: False)
+    with pytest.raises(UnsupportedError, match=r"pip install 'braided\[delta\]'.*delta-spark"):
         run(lab, feed, "delta", path=str(lab.out))
     assert not lab.checkpoint.exists()
 

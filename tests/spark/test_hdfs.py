@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import braided
 from braided.errors import FencedError
 from support.bad_input_harness import Tally
-from support.hdfs import hdfs_for_tests
 from support.stream_harness import Lab
 
 SCHEMA = "k string, v bigint"
 OUTPUT = "k string, count bigint, total bigint"
-
-
-@pytest.fixture(scope="session")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with hdfs_for_tests(tmp_path_factory) as url:
-        yield url
 
 
 def test_a_query_on_hdfs_goes_on_where_it_was(lab: Lab, hdfs: str) -> None:

@@ -66,9 +66,9 @@ def test_it_ends_at_a_signal_and_goes_on_where_it_stopped(
             return totals().get("a") == expected
 
         try:
-            wait_until(is_there, f"the output of start {start}", timeout_s=120)
+            wait_until(is_there, f"the output of start {start}", timeout_s=400)
             program.send_signal(signal.SIGTERM)
-            assert program.wait(90) == 0, log.read_text()
+            assert program.wait(300) == 0, log.read_text()
         finally:
             program.kill()
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQueryListener
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
 
 import braided
+from braided import failpoints
+from support.spark_processors import Bounded
 from support.stream_harness import Feed, Lab, wait_until
 
 SCHEMA = "k string, v int, t timestamp"
@@ -32,9 +37,11 @@ class Listener(StreamingQueryListener):
 
     def __init__(self) -> None:
         self.seen: list[StreamingQueryProgress] = []
+        self.began: dict[str, str] = {}
+        self.ended: dict[str, str | None] = {}
 
     def onQueryStarted(self, event: Any) -> None:
-        pass
+        self.began[str(event.runId)] = event.name
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         self.seen.append(event.progress)
@@ -43,7 +50,7 @@ class Listener(StreamingQueryListener):
         pass
 
     def onQueryTerminated(self, event: Any) -> None:
-        pass
+        self.ended[str(event.runId)] = event.exception
 
     def of(self, query: Any) -> list[StreamingQueryProgress]:
         return [p for p in self.seen if str(p.runId) == str(query.runId) and p.numInputRows]
@@ -69,16 +76,32 @@ def gauges_of(query: Any) -> dict[str, Any]:
     return {name: gauges.get(name).getValue() for name in gauges.keySet()}
 
 
-def test_a_listener_sees_of_ours_what_it_sees_of_a_native_query(lab: Lab) -> None:
+def totals(rows: Any) -> Any:
+    return rows.groupBy("k").transformWithState(
+        statefulProcessor=Bounded(),
+        outputStructType="k string, total bigint",
+        outputMode="Append",
+        timeMode="EventTime",
+    )
+
+
+PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+@pytest.mark.parametrize(("flow", "operator"), [(windows, "agg"), (totals, "Bounded")])
+def test_a_listener_sees_of_ours_what_it_sees_of_a_native_query(
+    lab: Lab, flow: Callable[[Any], Any], operator: str
+) -> None:
     listener, spark = Listener(), lab.spark
     spark.streams.addListener(listener)
     spark.conf.set("spark.sql.streaming.metricsEnabled", "true")
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDER)
     try:
         progress, queries, gauges = {}, {}, {}
         for name in ("native", "ours"):
             frame = feed_of(lab, name).frame(maxFilesPerTrigger=1).withWatermark("t", "0 seconds")
             stream = frame if name == "native" else braided.stream(frame)
-            writer = windows(stream).writeStream.outputMode("append").format("memory")
+            writer = flow(stream).writeStream.outputMode("append").format("memory")
             writer = writer.queryName(name).option("checkpointLocation", str(lab.home / f"c{name}"))
             queries[name] = writer.start()
             queries[name].processAllAvailable()
@@ -88,23 +111,29 @@ def test_a_listener_sees_of_ours_what_it_sees_of_a_native_query(lab: Lab) -> Non
     finally:
         for query in queries.values():
             query.stop()
+        runs = {name: str(query.runId) for name, query in queries.items()}
+        # Of a query that another test had, the end may be said now.
+        wait_until(lambda: set(runs.values()) <= listener.ended.keys(), "the ends")
         spark.conf.unset("spark.sql.streaming.metricsEnabled")
+        spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
         spark.streams.removeListener(listener)
+    assert {name: listener.began.get(run) for name, run in runs.items()} == {n: n for n in runs}
+    assert {listener.ended[run] for run in runs.values()} == {None}
     for native, own in zip(progress["native"], progress["ours"], strict=True):
-        _compare(native, own)
+        _compare(native, own, operator)
     assert [p.stateOperators[0].numRowsDroppedByWatermark for p in progress["ours"]] == [0, 0, 2, 0]
     assert sum(p.sink.numOutputRows for p in progress["ours"]) > 0
     assert set(gauges["native"]) < set(gauges["ours"])
     for name in ("states-rowsTotal", "eventTime-watermark"):
         assert gauges["native"][name] == gauges["ours"][name] > 0
-    assert gauges["ours"]["agg-rowsTotal"] == gauges["ours"]["states-rowsTotal"]
+    assert gauges["ours"][f"{operator}-rowsTotal"] == gauges["ours"]["states-rowsTotal"]
 
 
-def _compare(native: StreamingQueryProgress, own: StreamingQueryProgress) -> None:
+def _compare(native: StreamingQueryProgress, own: StreamingQueryProgress, operator: str) -> None:
     """Field by field; times, sizes and names are each one's own."""
     # The section comes as an observed metric, which this native program has none of.
     section = json.loads(own.observedMetrics.pop("braided").json)
-    assert section["batchId"] == own.batchId and section["operators"]["agg"]["channels"] == 2
+    assert section["batchId"] == own.batchId and section["operators"][operator]["channels"] == 2
     assert set(native) == set(own)
     assert set(native.durationMs) == set(own.durationMs)
     for field in ("batchId", "numInputRows", "eventTime", "observedMetrics"):
@@ -114,18 +143,53 @@ def _compare(native: StreamingQueryProgress, own: StreamingQueryProgress) -> Non
     assert (theirs.endOffset, theirs.numInputRows) == (ours.endOffset, ours.numInputRows)
     [theirs], [ours] = native.stateOperators, own.stateOperators
     assert set(theirs) == set(ours)
-    for field in (
+    fields = (
         "numRowsTotal",
         "numRowsUpdated",
         "numRowsRemoved",
         "numRowsDroppedByWatermark",
         "numShufflePartitions",
-    ):
-        assert theirs[field] == ours[field], (own.batchId, field)
+    )
+    different = {f: (theirs[f], ours[f]) for f in fields if theirs[f] != ours[f]}
+    assert different == {}, own.batchId
     assert ours.memoryUsedBytes > 0 and ours.numStateStoreInstances == 256
-    assert ours.customMetrics["braidedRows"] == section["operators"]["agg"]["rows"]
+    assert ours.customMetrics["braidedRows"] == section["operators"][operator]["rows"]
     assert set(native.sink) == set(own.sink)
     assert native.sink.numOutputRows == own.sink.numOutputRows
+
+
+def test_a_batch_that_is_published_again_after_a_crash_shows_what_there_is(lab: Lab) -> None:
+    frame = feed_of(lab, "in").frame(maxFilesPerTrigger=1).withWatermark("t", "0 seconds")
+    flow, batches = windows(braided.stream(frame)), len(BATCHES)
+    failpoints.arm("after-manifest")
+    try:
+        with pytest.raises(StreamingQueryException, match="crashed at after-manifest"):
+            lab.run(flow)
+    finally:
+        failpoints.arm(None)
+    listener = Listener()
+    lab.spark.streams.addListener(listener)
+    try:
+        with lab.running(flow) as query:
+            query.processAllAvailable()
+            wait_until(lambda: len(listener.of(query)) == batches, "the batches")
+    finally:
+        lab.spark.streams.removeListener(listener)
+    again, after, *_ = listener.of(query)
+    assert (again.batchId, after.batchId) == (0, 1)
+    section = json.loads(again.observedMetrics["braided"].json)
+    assert section["redelivered"]
+    assert section == query.recentProgress[0]["braided"]
+    assert len(again.sources) == len(after.sources) == 1
+    [shown], [later] = again.stateOperators, after.stateOperators
+    assert set(shown) == set(later) and shown.operatorName == "agg"
+    assert set(shown.customMetrics) == set(later.customMetrics)
+    total = braided.state(lab.checkpoint, lab.spark, "agg", version=0).count()
+    assert shown.numRowsTotal == total > 0
+    assert shown.memoryUsedBytes > 0 and shown.numStateStoreInstances == 256
+    assert (shown.numRowsUpdated, shown.allUpdatesTimeMs, shown.commitTimeMs) == (0, 0, 0)
+    assert set(again.sink) == set(after.sink)
+    assert (again.sink.description, again.sink.numOutputRows) == (after.sink.description, 0)
 
 
 def test_late_rows_are_counted_by_operator_and_kept_if_asked(lab: Lab) -> None:

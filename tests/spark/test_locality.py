@@ -141,6 +141,8 @@ def test_a_plan_by_rows_of_the_past_is_written_for_each_operator(
         (["--keys", "location"], "two operators"),
         (["--keys", "location,country"], "no column country"),
         (["--keys", "location,tag", "--names", "x"], "as many names"),
+        (["--keys", "location,tag", "--out", "s3a://bucket/plan"], "--out is s3a://bucket/plan"),
+        (["--keys", "location,tag", "--out", "dbfs:/plan"], "a local directory"),
     ):
         assert cli.main([*asked, *wrong]) == 1
         assert words in capsys.readouterr().err

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from braided.bench.session import NATIVE
 from braided.spark.jvm import RENAMED_LOGS
+from braided.spark.version import SPARK
 from support.processors.corpus import CASES, SCENARIOS
 from support.processors.kept_state import braided_state, native_state
 from support.processors.runs import Outcome, Running, Side, flow_of, prepared
@@ -46,9 +47,18 @@ def outcomes(
     return outcome
 
 
-def _together(scenario: str) -> pytest.MarkDecorator:
+NOT_ON_4_1 = ("value state, in rows", "all kinds, in pandas")
+"""Scenarios that have nothing to be compared with there."""
+
+
+def _marks(scenario: str) -> list[pytest.MarkDecorator]:
     """All tests of a scenario are run by the process that has run the scenario."""
-    return pytest.mark.together(scenario)
+    lacks_native = pytest.mark.skipif(
+        SPARK == (4, 1) and scenario in NOT_ON_4_1,
+        reason="the transformWithState of PySpark 4.1 stops at values, such as named tuples in "
+        "state, that Braided and later versions take",
+    )
+    return [pytest.mark.together(scenario), lacks_native]
 
 
 @contextmanager
@@ -95,7 +105,7 @@ def _batch(scenario: Scenario, spark: SparkSession, side: Side) -> Outcome:
 @pytest.mark.parametrize(
     ("scenario", "part"),
     [
-        pytest.param(s, part, id=f"{s.name}: {part}" if part else s.name, marks=_together(s.name))
+        pytest.param(s, part, id=f"{s.name}: {part}" if part else s.name, marks=_marks(s.name))
         for s, part in CASES
     ],
 )
@@ -127,7 +137,7 @@ KEPT = (
 """Scenarios whose state is read in the end; what expires is no longer there at different times."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=_together(name)) for name in KEPT])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in KEPT])
 def test_what_is_kept_is_what_spark_reads_in_its_own_checkpoint(
     name: str, outcomes: Callable[[Scenario], Both], spark: SparkSession
 ) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import functions as F
 
 import braided
+from braided.cli.main import main
+from support.bare import finish, repository
+from support.bare import start as run_bare
+from support.program_parts import FAR_MS, GAP_MS, Sessions, TopList, Watch
 from support.stream_harness import Feed, Lab
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -93,3 +99,136 @@ def test_windows_late_rows_an_upsert_versions_and_a_field_that_changes(lab: Lab)
     assert [(row.key.account, row.after.total) for row in changed] == [("bob", 19.0)]
     sums = {(row[0]["start"].minute if row[0] else None, row[1], row[2]) for row in lab.rows()}
     assert {(0, "ann", 5), (0, "bob", 7)} <= sums
+
+
+# -- sessions, then a top list of them, with scaling on ------------------------------------------
+
+CLICKS = "user string, country string, t timestamp"
+Click = tuple[str, str, datetime]
+
+
+def clicks_of(batch: int) -> list[Click]:
+    """Twenty users, each of whom stays away every fourth time, which ends a session."""
+    at = START + timedelta(minutes=10 * batch)
+    return [
+        (f"u{user:02}", "ab"[user % 2], at)
+        for user in range(20)
+        if (batch + user) % 4
+        for _ in range(2 + user % 3)
+    ]
+
+
+def top_lists(batches: list[list[Click]]) -> dict[str, list[tuple[int, str]]]:
+    """The same by a plain loop."""
+    sessions: dict[str, list[tuple[int, str]]] = {"a": [], "b": []}
+    running: dict[str, tuple[str, int, datetime]] = {}
+    gap = timedelta(milliseconds=GAP_MS)
+    for user, country, at in (click for batch in batches for click in batch):
+        _, clicks, last = running.get(user, (country, 0, at))
+        if at - last > gap:
+            sessions[country].append((clicks, user))
+            clicks = 0
+        running[user] = country, clicks + 1, at
+    for user, (country, clicks, _) in running.items():
+        sessions[country].append((clicks, user))
+    return {country: sorted(all, reverse=True)[:3] for country, all in sessions.items()}
+
+
+def test_sessions_and_a_top_list_are_exact_with_scaling_on(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    feed = lab.feed(CLICKS)
+    clicks = braided.stream(feed.frame(maxFilesPerTrigger=1).withWatermark("t", "0 seconds"))
+    sessions = clicks.groupBy("user").apply(
+        Sessions, "user string, country string, clicks int", timeMode="EventTime"
+    )
+    top = sessions.groupBy("country").apply(TopList, "country string, users array<string>")
+    query = (
+        top.writeStream.format("parquet")
+        .option("checkpointLocation", str(lab.checkpoint))
+        .option("braided.channels", 1)
+        .option("braided.channels.max", 2)
+        .start(str(lab.out))
+    )
+    batches = [clicks_of(number) for number in range(8)]
+    for batch in batches:
+        feed.add(batch)
+        query.processAllAvailable()
+    for day in (1, 2):  # the watermark passes all sessions, and then their timers fire
+        feed.add([("nobody", "nowhere", START + timedelta(days=day))])
+        query.processAllAvailable()
+    control = query.lastProgress["braided"]["control"]
+    query.stop()
+    assert control["scale"] == "ds2"
+    found = braided.state(lab.checkpoint, lab.spark, "TopList").collect()
+    lists = {row.key.country: [tuple(each) for each in row.state.best] for row in found}
+    lists.pop("nowhere", None)
+    assert lists == top_lists(batches)
+    newest = {country: users for country, users in lab.rows() if country in lists}
+    assert newest == {country: [user for _, user in best] for country, best in lists.items()}
+    assert main(["decisions", str(lab.checkpoint)]) == 0
+    told = capsys.readouterr().out
+    assert "started with scale ds2" in told and "1 to 2 channels" in told
+
+
+# -- a native program that moves over, with its state and where it was ---------------------------
+
+PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def watched(payments: Any) -> Any:
+    return payments.groupBy("account").transformWithState(
+        statefulProcessor=Watch(),
+        outputStructType="account string, said string",
+        outputMode="Append",
+        timeMode="ProcessingTime",
+    )
+
+
+def test_a_native_program_moves_over_and_gives_what_it_would_have_given(
+    lab: Lab, tmp_path: Path
+) -> None:
+    """Both go on with the same files: what the native query had read is read by neither again."""
+    feed = lab.feed("account string, amount int")
+    native, moved = str(lab.home / "native"), str(lab.home / "moved")
+    said: dict[str, list[tuple[Any, ...]]] = {"native": [], "moved": []}
+
+    def run_native() -> None:
+        # A stateful query by processing time would run empty batches for ever.
+        writer = watched(feed.frame()).writeStream.option("checkpointLocation", native)
+        writer = writer.foreachBatch(lambda df, _: said["native"].extend(map(tuple, df.collect())))
+        writer.trigger(once=True).start().awaitTermination()
+
+    lab.spark.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDER)
+    try:
+        feed.add([(name, 3 * n + 1) for n, name in enumerate("abcdef")])
+        run_native()
+        said["native"].clear()
+        command = f".venv/bin/braided import-state {native} {moved} --name Watch --with-offsets"
+        printed, _ = finish(run_bare(command, repository(tmp_path)))
+        assert printed.startswith("6 keys, ") and "goes on where it stopped" in printed
+
+        feed.add([(name, 2 * n + 5) for n, name in enumerate("abcdefgh")])
+        run_native()
+        writer = watched(braided.stream(feed.frame())).writeStream
+        query = (
+            writer.foreachBatch(lambda df, _: said["moved"].extend(map(tuple, df.collect())))
+            .option("checkpointLocation", moved)
+            .option("braided.channels", 2)
+            .start()
+        )
+        query.processAllAvailable()
+        query.rescale(5)
+        feed.add([(name, 0) for name in "abcdefghi"])
+        query.processAllAvailable()
+        channels = query.routing()["Watch"].channels
+        query.stop()
+        run_native()
+    finally:
+        lab.spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+    assert channels == 5
+    assert Counter(said["moved"]) == Counter(said["native"])
+    of_a = f"2 6 [('small', 2)] (5,) [{FAR_MS + 1}, {FAR_MS + 5}]"
+    assert ("a", of_a) in said["moved"]
+    # A timer for each payment: six that were imported, eight since.
+    assert Counter(told for _, told in said["moved"])["a moment later"] == 14

@@ -20,6 +20,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 import braided
 from braided.errors import FencedError, QueryStoppedError, UnsupportedError
+from braided.query import cutting, opening
+from braided.sinks.base import NoopSink
 from braided.spark import jvm as jvm_module
 from braided.spark.jvm import RENAMED_LOGS, Jvm
 from braided.spark.offset_log import SparkLog
@@ -39,6 +41,18 @@ def test_it_has_every_public_attribute_of_sparks_query() -> None:
     assert public <= set(dir(braided.ElasticQuery))
 
 
+def test_py4j_knows_the_classes_that_pyspark_calls_by_simple_names(
+    spark: SparkSession, lab: Lab
+) -> None:
+    braided.stream(lab.feed(SCHEMA).frame())
+    jvm: Any = spark.sparkContext._jvm
+    server: Any = spark.sparkContext._gateway
+    known = server.java_gateway_server.getGateway().getDefaultJVMView().getSingleImportsMap()
+    assert known["functions"] == "org.apache.spark.sql.functions" == jvm.functions._fqn
+    for name in ("PythonSQLUtils", "PythonUtils", "SimplePythonFunction"):
+        assert known[name] == getattr(jvm, name)._fqn
+
+
 def test_it_answers_as_sparks_query_does(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     feed = lab.feed(SCHEMA)
     flow = braided.stream(feed.frame()).groupBy("k").apply(Totals, SCHEMA)
@@ -56,7 +70,9 @@ def test_it_answers_as_sparks_query_does(lab: Lab, capsys: pytest.CaptureFixture
     shown = capsys.readouterr().out
     assert "(2) operator 'Totals' by k: 2 channels, 256 slots, epoch 0 <- 1" in shown
     assert "sink noop[1] <- 2" in shown
-    assert "MapInArrow" in shown.partition("plan of the newest batch")[2]
+    plan = shown.partition("plan of the newest batch")[2]
+    assert "MapInArrow" in plan
+    assert "element_at([channel of each slot], " in plan and ",0,1,0," not in plan
     query.stop()
     query.stop()  # again is no harm
     assert not query.isActive
@@ -262,12 +278,43 @@ def test_a_query_can_be_stopped_by_its_own_foreach_batch_function(lab: Lab) -> N
     feed.add(ROWS)
     feed.add(ROWS[:5])
     started.set()
-    assert query.awaitTermination(60) is True
+    assert query.awaitTermination(180) is True
     assert query.exception() is None and not query.isActive
     assert taken == [(0, 24)]
     assert sorted(p.name for p in (lab.checkpoint / "commits").glob("[0-9]*")) == ["0"]
     lab.run(flow, lambda df, batch: taken.append((batch, df.count())))
     assert taken == [(0, 24), (1, 5)]
+
+
+def test_a_stop_that_waits_says_for_what_and_cuts_off_without_a_trace(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, go = lab.home / "began", lab.home / "go"
+
+    class Waiting(braided.Operator):
+        rows: int = 0
+
+        def onRow(self, row: Any) -> Iterator[Any]:
+            began.touch()
+            wait_until(go.exists, "a word to go on")
+            self.rows += 1
+            yield row
+
+    feed = lab.feed(SCHEMA)
+    flow = braided.stream(feed.frame()).groupBy("k").apply(Waiting, SCHEMA)
+    query = lab.start(flow, channels=1, stopTimeout="500ms")
+    feed.add(ROWS[:1])
+    wait_until(began.exists, "the batch")
+    with caplog.at_level("WARNING"):
+        query.stop()
+    assert caplog.messages == [
+        "stop: waiting for batch 0, at most 0.5 s",
+        "stop: batch 0 is cut off, and runs again at the next start",
+    ]
+    assert query.exception() is None and not query.isActive
+    go.touch()
+    lab.run(flow)
+    assert lab.state(flow) == {("a",): {"rows": 1}}
 
 
 def test_listings_of_killed_queries_go_at_the_next_start(lab: Lab) -> None:
@@ -378,6 +425,35 @@ def test_a_query_lets_go_of_all_it_had_however_it_ends(lab: Lab, how: str) -> No
         wait_until(is_free, "a checkpoint that another process could have")
     wait_until(lambda: gc.collect() >= 0 and engine() is None, "the end of the engine")
     assert set(_accumulatorRegistry) <= accumulators
+
+
+@pytest.mark.parametrize("broken", ["the control path", "a sink"])
+def test_a_query_that_can_not_be_opened_lets_go_of_all_it_had(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    class Placing:
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    def fail(*_: Any) -> None:
+        raise OSError("out of order")
+
+    placing, accumulators = Placing(), set(_accumulatorRegistry)
+    flow = braided.stream(lab.feed(SCHEMA).frame()).groupBy("k").apply(Totals, SCHEMA)
+    with monkeypatch.context() as patch:
+        if broken == "a sink":
+            # What places channels there is on clusters only; it comes before the sinks.
+            patch.setattr(opening, "open_transition", lambda *_: placing)
+            patch.setattr(NoopSink, "open", fail)
+        else:
+            patch.setattr(cutting, "driver_hosts", fail)
+        with pytest.raises(OSError, match="out of order"):
+            lab.start(flow, "noop")
+    assert placing.closed == (broken == "a sink")
+    assert set(_accumulatorRegistry) <= accumulators
+    acquire_lease(checkpoint_store(lab.checkpoint), "a test").release()
 
 
 @pytest.mark.parametrize("channels", [1, 4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -44,6 +45,38 @@ def test_a_restart_continues_with_state_and_routing_table(lab: Lab) -> None:
     assert sorted(v for k, _, v, _ in lab.rows() if k == "a") == [0, 1, 3, 6, 6, 7, 9, 12]
 
 
+def test_a_frame_that_is_read_twice_is_one_source_whose_log_is_missed_if_it_goes(lab: Lab) -> None:
+    feed, other = lab.feed(SCHEMA), lab.feed(SCHEMA, "other")
+    twice = feed.frame()
+    frames = twice.union(twice.filter("v > 1")).union(other.frame())
+    flow = braided.stream(frames).groupBy("k").apply(Totals, SCHEMA).name("Totals")
+    for _ in range(2):
+        feed.add(ROWS)
+        other.add(ROWS)
+        lab.run(flow, "noop", slots=8)
+    # Of each of a, b and null: 0, 1, 2, 3, then 2, 3 again, and those of the other frame.
+    assert lab.state(flow) == {(k,): {"count": 20, "total": 34} for k in ("a", "b", None)}
+    assert sorted(path.name for path in (lab.checkpoint / "sources").iterdir()) == ["0", "1"]
+    shutil.rmtree(lab.checkpoint / "sources/1")
+    with pytest.raises(CheckpointMismatchError, match=r"missing from .*sources/1\. Files"):
+        lab.run(flow, "noop", slots=8)
+
+
+def test_a_frame_with_a_table_of_its_own_in_sql_starts_again(lab: Lab) -> None:
+    feed = lab.feed(SCHEMA)
+    feed.frame().createOrReplaceTempView("arriving")
+    some = "WITH some AS (SELECT * FROM arriving WHERE v > 1) SELECT * FROM some"
+    # Of each file two rows of a key, and the second query finds those of the first as well.
+    for query, count in ((some, 4), (f"{some} UNION ALL SELECT * FROM some", 16)):
+        lab.checkpoint = lab.home / f"checkpoint of {count}"
+        stream = braided.stream(lab.spark.sql(query))
+        flow = stream.groupBy("k").apply(Totals, SCHEMA).name("Totals")
+        for _ in range(2):
+            feed.add(ROWS)
+            lab.run(flow, "noop", slots=8)
+        assert {fields["count"] for fields in lab.state(flow).values()} == {count}
+
+
 @pytest.fixture
 def old(lab: Lab) -> Feed:
     """A feed with a checkpoint of one batch by operator 'Totals', keyed by k."""
@@ -78,6 +111,10 @@ def test_a_flow_that_does_not_fit_its_checkpoint_is_refused_by_operator(
             pytest.fail(f"{why}: was started")
     with pytest.raises(CheckpointMismatchError, match=r"8 slots .* asks for 16"):
         lab.start(totals(old), "noop", slots=16)
+    two = old.frame().union(lab.feed(SCHEMA, "second").frame())
+    flow = braided.stream(two).groupBy("k").apply(Totals, SCHEMA).name("Totals")
+    with pytest.raises(CheckpointMismatchError, match=r"sources \(1, and this one reads 2\)"):
+        lab.start(flow, "noop")
     # The refusals have done no harm, and left nothing behind.
     assert set(_accumulatorRegistry) <= accumulators
     old.add(ROWS)

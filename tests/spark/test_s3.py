@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 import braided
 from braided.bench.s3_server import S3Server
 from braided.errors import CheckpointReadError, FencedError, LateWriteError, UnsupportedError
+from braided.query.admission import Admission, Admitted
+from braided.steering import event_log
 from braided.store.durable import epoch_lease
 from braided.store.durable.epoch_lease import EpochLease
 from braided.store.durable.open_store import open_store
 from braided.store.durable.store import Store
 from support.bad_input_harness import Superstitious, Tally
+from support.chaos.store_proxy import Misbehaviour, StoreProxy, proxied
 from support.s3 import S3Lab
 from support.stream_harness import Feed, Lab, committed_view, manifests_of
 
@@ -66,12 +72,10 @@ def test_a_query_in_an_object_store_is_the_same_as_on_a_disk(
     assert read[0] == read[1] and len(read[0]) == len(KEYS)
     assert braided.deadLetters(checkpoint, lab.spark).count() == len(KEYS)
     assert lab.spark.read.parquet(s3_lab.address(s3_lab.out)).count() == 3 * len(KEYS)
-    # The controller's events are an object too.
-    events = [
-        (each.checkpoint / "braided" / "events.jsonl").read_text().splitlines()
-        for each in (lab, s3_lab)
-    ]
-    assert len(events[0]) == len(events[1]) > 0
+    # The controller's events are an object too. What it says of a batch goes by the time it took.
+    started, measured = zip(*map(_events_of, (lab.checkpoint, s3_lab.checkpoint)), strict=True)
+    assert started[0] == started[1] > 0
+    assert measured[0] == measured[1] > 0
     # Credentials are nowhere in what was kept, nor in what was said.
     kept = [path for path in s3_lab.checkpoint.rglob("*") if path.is_file()]
     assert kept and not [path for path in kept if b"braided-secret" in path.read_bytes()]
@@ -80,19 +84,73 @@ def test_a_query_in_an_object_store_is_the_same_as_on_a_disk(
     assert {r.operation for r in requests if r.ours and r.status >= 400} <= {"GetObject"}
 
 
-def test_requests_per_batch_do_not_grow_with_slots(s3_lab: S3Lab, s3_server: S3Server) -> None:
-    feed = s3_lab.feed(SCHEMA)
-    flow = _flow(feed)
+def _events_of(checkpoint: Path) -> tuple[int, int]:
+    """How often the controller noted a start, and a batch that it measured."""
+    lines = (checkpoint / "braided" / "events.jsonl").read_text().splitlines()
+    kinds = [json.loads(line)["type"] for line in lines]
+    return kinds.count("started"), kinds.count("measured")
+
+
+def test_requests_per_batch_do_not_grow_with_slots_or_keys(
+    spark: SparkSession, tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but those that come by the clock, whatever there is to do."""
+    for module, name in ((epoch_lease, "RENEWED_EVERY_S"), (event_log, "WRITTEN_EVERY_S")):
+        monkeypatch.setattr(module, name, 1e9)
     channels, batches = 2, 6
+    asked = []
+    for slots, keys in ((64, 100), (1024, 20_000)):
+        with S3Lab(spark, tmp_path / f"{slots}-{keys}", s3_server) as lab:
+            feed = lab.feed(SCHEMA)
+            feed.add([(f"k{n}", 1) for n in range(keys)])
+            _arrive(feed, 1)
+            with lab.running(_flow(feed), slots=slots, channels=channels) as query:
+                query.processAllAvailable()
+                begun = len(s3_server.requests())
+                _arrive(feed, *range(batches))
+                query.processAllAvailable()
+                requests = s3_server.requests(begun)
+            assert committed_view(lab.checkpoint).operators["tally"].keys == keys
+        asked.append(Counter(request.operation for request in requests if request.ours))
+    assert asked[0] == asked[1]
+    assert 0 < asked[0].total() <= (3 * channels + 6) * batches
+
+
+def test_a_query_is_given_what_its_store_needs_and_its_tasks_use_it(
+    s3_lab: S3Lab, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is given wins over the session's settings: here another way to the same server."""
+    asked, begin = [], StoreProxy.begin_request
+
+    def counted(proxy: StoreProxy) -> Misbehaviour | None:
+        asked.append(proxy)
+        return begin(proxy)
+
+    monkeypatch.setattr(StoreProxy, "begin_request", counted)
+    feed = s3_lab.feed(SCHEMA)
     _arrive(feed, 1, 2)
-    with s3_lab.running(flow, slots=1024, channels=channels) as query:
-        query.processAllAvailable()
-        begun = len(s3_server.requests())
-        _arrive(feed, *range(batches))
-        query.processAllAvailable()
-        ours = [r for r in s3_server.requests(begun) if r.ours and "/lease/" not in r.key]
-    renewals = 2 * batches  # a look before the commit and one before publishing
-    assert len(ours) + renewals <= (3 * channels + 6) * batches
+    begun = len(s3_server.requests())
+    with proxied(s3_server.endpoint) as proxy:
+        given = {**s3_server.settings, "endpoint": proxy.endpoint}
+        options = {f"store.{name}": value for name, value in given.items()}
+        s3_lab.run(_flow(feed), "noop", **options)  # a place for output has the session's settings
+    ours = [request for request in s3_server.requests(begun) if request.ours]
+    assert any("/state/" in request.key for request in ours)  # tasks write these
+    assert len(asked) >= len(ours)
+    assert s3_lab.state(_flow(feed))[(KEYS[0],)]["count"] == 2
+
+
+def test_state_in_an_object_store_is_a_data_source(s3_lab: S3Lab, s3_server: S3Server) -> None:
+    """Whoever reads it is a worker of Spark's, which knows nothing of the session's settings."""
+    feed = s3_lab.feed(SCHEMA)
+    _arrive(feed, 1, 2)
+    s3_lab.run(_flow(feed), channels=2)
+    s3_lab.spark.dataSource.register(braided.StateSource)
+    reader = s3_lab.spark.read.format("braided")
+    for name, value in s3_server.settings.items():
+        reader.option(f"braided.store.{name}", value)
+    rows = reader.load(s3_lab.address(s3_lab.checkpoint)).collect()
+    assert sorted((row.key.k, row.state["count"]) for row in rows) == [(k, 2) for k in sorted(KEYS)]
 
 
 def test_what_foreach_batch_gets_waits_in_the_object_store(s3_lab: S3Lab) -> None:
@@ -143,7 +201,7 @@ def test_a_query_that_is_taken_over_from_while_idle_says_by_whom(
     heir = EpochLease.acquire(checkpoint.below("braided"), "the heir", takeover=True)
     said = r"the heir \(pid .* has taken over s3a://"
     with pytest.raises(StreamingQueryException, match=said):
-        query.awaitTermination(60)
+        query.awaitTermination(180)
     with pytest.raises(StreamingQueryException, match=said):
         query.processAllAvailable()
     error = query.exception()
@@ -154,7 +212,7 @@ def test_a_query_that_is_taken_over_from_while_idle_says_by_whom(
     query.processAllAvailable()
     checkpoint.put("sources/0/1", b"v1")
     _arrive(feed, 2)
-    with pytest.raises(StreamingQueryException, match="Concurrent update") as caught:
+    with pytest.raises(StreamingQueryException, match=r"^LateWriteError: an entry") as caught:
         query.processAllAvailable()
     assert isinstance(caught.value.__cause__, LateWriteError)
     assert "Start the query again" in str(caught.value.__cause__)
@@ -184,6 +242,36 @@ def test_input_is_read_once_after_a_late_write_of_a_driver_that_was_taken_over_f
     assert s3_lab.state(flow)[(KEYS[0],)]["count"] == 3
 
 
+def test_offsets_that_were_replaced_before_they_were_looked_at_are_not_committed(
+    s3_lab: S3Lab, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that was taken over from planned the same batch, and had no input for it yet."""
+    feed = s3_lab.feed(SCHEMA)
+    flow = _flow(feed)
+    checkpoint = open_store(s3_lab.address(s3_lab.checkpoint), s3_server.settings)
+    _arrive(feed, 1)
+    s3_lab.run(flow)
+    _arrive(feed, 2)
+    admit = Admission.admit
+
+    def late(self: Admission, df: DataFrame, batch: int, *rest: Any) -> Admitted:
+        [before, own] = [bytes(checkpoint.get(f"offsets/{b}")).decode() for b in (batch - 1, batch)]
+        position, tick = before.split("\n")[2], own.rpartition("\n")[2]
+        other = "\n".join([*own.split("\n")[:2], position, tick])
+        assert other != own
+        checkpoint.put(f"offsets/{batch}", other.encode())
+        return admit(self, df, batch, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Admission, "admit", late)
+        query = s3_lab.start(flow, "noop")
+        with pytest.raises(StreamingQueryException, match=r"^LateWriteError: the offsets of batch"):
+            query.awaitTermination(120)
+    for _ in range(2):
+        s3_lab.run(flow)
+    assert s3_lab.state(flow)[(KEYS[0],)]["count"] == 2
+
+
 def test_input_is_read_once_after_late_writes_that_were_compacted(
     s3_lab: S3Lab, s3_server: S3Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,7 +294,8 @@ def test_input_is_read_once_after_late_writes_that_were_compacted(
         # Compacted, and replaced by one that was made of the entry before as it was replaced.
         _write_late(checkpoint, "sources/1/1.compact", lines=5)
         with s3_lab.running(flow) as query:
-            _arrive(feed, 5, 6)
+            # In one, so that they are seen together.
+            feed.add([(k, value) for value in (5, 6) for k in KEYS], files=2)
             query.processAllAvailable()
             _write_late(checkpoint, "sources/1/2", lines=3)
             _arrive(feed, 7)

@@ -93,7 +93,7 @@ def test_a_batch_runs_by_a_table_for_its_own_rows_and_is_exact(
                     query.processAllAvailable()
                 query = lab.start(flow, **options)
             query.processAllAvailable()
-            assert query._opened.control.settled(60)
+            assert query._opened.control.settled(180)
             totals.update(key for n, key in enumerate(keys * 6) if n % 7)
             shown = _shown(query)
             assert shown["rows"] == 54  # the input is read once
@@ -129,7 +129,7 @@ def test_keys_that_python_makes_are_not_counted_and_the_progress_says_so(
             for _ in range(6):
                 feed.add([("a", 0, 1, 1), ("b", 0, 1, 2)])
                 query.processAllAvailable()
-                assert query._opened.control.settled(60)
+                assert query._opened.control.settled(180)
             shown = _shown(query)
         assert not shown["counted"]
         assert "Python" in shown["why"]

@@ -131,7 +131,7 @@ def test_what_was_asked_for_and_waits_is_told_and_so_is_what_stop_waits_for(
     asked: list[tuple[bool, str]] = []
 
     def take(df: DataFrame, batch: int) -> None:
-        assert is_started.wait(60)
+        assert is_started.wait(180)
         df.count()
         if batch == 0:
             asked.append((query.pending().is_change, str(query.pending())))
@@ -139,7 +139,7 @@ def test_what_was_asked_for_and_waits_is_told_and_so_is_what_stop_waits_for(
             asked.append((query.pending().is_change, str(query.pending())))
         if batch == 2:
             runs.set()
-            assert goes_on.wait(60)
+            assert goes_on.wait(180)
 
     query = lab.start(flow_of(feed), take, channels=2, slots=16, balance="static")
     is_started.set()
@@ -153,7 +153,7 @@ def test_what_was_asked_for_and_waits_is_told_and_so_is_what_stop_waits_for(
         progress = query.lastProgress
         assert progress is not None and "pending" not in progress["braided"]
         feed.add(rows(1))
-        assert runs.wait(60)
+        assert runs.wait(180)
         with caplog.at_level("WARNING", logger="braided"):
             stopping = threading.Thread(target=query.stop)
             stopping.start()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import site
 import sys
+import tarfile
+import venv
 from pathlib import Path
 
 import pyspark
@@ -51,11 +54,29 @@ def test_workers_of_a_cluster_that_cannot_run_tasks_are_an_error_at_the_start(
     home.mkdir()
     for path in Path(pyspark.__path__[0]).iterdir():
         (home / path.name).symlink_to(path)
-    program = f"{sys.executable} {PROGRAM}"
+    program = f"{sys.executable} {PROGRAM} {packed_environment(tmp_path)}"
     printed, _ = finish(start(program, tmp_path, tmp_path / "bin", SPARK_HOME=str(home)))
-    *refused, (last, rows) = map(json.loads, printed.splitlines())
+    *refused, right, packed = map(json.loads, printed.splitlines())
     assert [case for case, _, _ in refused] == list(SAID)
     for case, kind, message in refused:
         assert kind == "WorkerPythonError"
         assert re.search(SAID[case], message), message
-    assert (last, rows) == ("right", [[0, 2], [1, 4]])
+    assert right == ["right", [[0, 2, sys.executable], [1, 4, sys.executable]]]
+    case, rows = packed
+    assert (case, [row[:2] for row in rows]) == ("packed", [[0, 2], [1, 4]])
+    [python] = {row[2] for row in rows}
+    assert python.startswith(f"{home}/work/") and python.endswith("/environment/bin/python")
+
+
+def packed_environment(directory: Path) -> Path:
+    """An environment as `venv-pack` packs them: a link to the interpreter that it was made from,
+    and packages, which here are this interpreter's.
+    """
+    made = directory / "environment"
+    venv.create(made, symlinks=True)
+    [packages] = made.glob("lib/python*/site-packages")
+    ways = [f"import site; site.addsitedir({way!r})\n" for way in site.getsitepackages()]
+    (packages / "packages.pth").write_text("".join(ways))
+    with tarfile.open(directory / "environment.tar.gz", "w:gz") as archive:
+        archive.add(made, ".")
+    return directory / "environment.tar.gz"

@@ -6,6 +6,7 @@ Tests that set variables do not see what happens without them.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def start(command: str, cwd: Path, *before: Path, **more: str) -> subprocess.Pop
     )
 
 
-def finish(process: subprocess.Popen[str], timeout_s: float = 600) -> tuple[str, str]:
+def finish(process: subprocess.Popen[str], timeout_s: float = 900) -> tuple[str, str]:
     """What it prints on standard output and standard error; it ends well."""
     try:
         printed, noise = process.communicate(timeout=timeout_s)
@@ -49,6 +50,13 @@ def finish(process: subprocess.Popen[str], timeout_s: float = 600) -> tuple[str,
         process.kill()
     assert process.returncode == 0, f"{process.args}\n{printed}\n{noise}"
     return printed, noise
+
+
+def but_for_waiting(noise: str) -> str:
+    """What was printed on standard error, but for what a stop says that has to wait, as it has to
+    on a busy machine.
+    """
+    return re.sub(r"stop: waiting for batch \d+, at most \d+ s\n", "", noise)
 
 
 def _environment(*before: Path) -> dict[str, str]:

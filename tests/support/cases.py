@@ -10,5 +10,7 @@ _USUAL = 100
 
 
 def cases(number: int) -> int:
-    """So many cases in `make test`, and in `make fuzz` more in proportion to the usual hundred."""
+    """So many cases in `make test`; in `make quick` fewer and in `make fuzz` more, in proportion to
+    the usual hundred.
+    """
     return number * settings.default.max_examples // _USUAL

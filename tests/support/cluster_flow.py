@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import braided
@@ -45,11 +46,14 @@ class Flow:
         self.query.processAllAvailable()
         return self.sections()[-batches:]
 
-    def run_until(self, is_so: Any, most: int = 60) -> list[dict[str, Any]]:
-        """Batches until one is as it should be; all of them."""
+    def run_until(self, is_so: Any, within_s: float = 300.0) -> list[dict[str, Any]]:
+        """Batches until one is as it should be; all of them. What is waited for may need new
+        processes, so that it is no matter of how many batches there are meanwhile.
+        """
+        end_s = time.monotonic() + within_s
         sections = self.run()
         while not is_so(sections[-1]):
-            assert len(sections) < most, [channels_of(each) for each in sections]
+            assert time.monotonic() < end_s, [channels_of(each) for each in sections]
             sections += self.run()
         return sections
 

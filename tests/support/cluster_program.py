@@ -1,6 +1,8 @@
-"""A driver of a cluster whose workers have the wrong Python, then the right one.
+"""A driver of a cluster whose workers have the wrong Python, then the right one, and at last that
+of a packed environment, the program's argument.
 
-Prints what `start()` says to each, as lines of JSON, and at last the rows of a query that ran.
+Prints what `start()` says to each, as lines of JSON, and the rows of queries that ran, with the
+Python that they came from.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from braided.spark import interpreter
 
 class Double(braided.Operator):
     def onRow(self, row):  # type: ignore[no-untyped-def]
-        yield row.k, 2 * row.v
+        yield row.k, 2 * row.v, sys.executable
 
 
 def main() -> None:
@@ -35,10 +37,11 @@ def main() -> None:
     rows = Path(tempfile.mkdtemp()) / "rows"
     spark.range(2).selectExpr("id AS k", "id + 1 AS v").coalesce(1).write.json(str(rows))
     stream = spark.readStream.schema("k long, v long").json(str(rows))
-    found: list[tuple[int, int]] = []
+    found: list[tuple[int, int, str]] = []
 
     def start() -> None:
-        doubled = braided.stream(stream).groupBy("k").apply(Double, "k long, v long")
+        found.clear()
+        doubled = braided.stream(stream).groupBy("k").apply(Double, "k long, v long, python string")
         writer = doubled.writeStream.foreachBatch(
             lambda df, _: found.extend(map(tuple, df.collect()))
         )
@@ -62,6 +65,10 @@ def main() -> None:
     interpreter.VERSION = ours
     start()
     print(json.dumps(["right", sorted(found)]), flush=True)
+    context.addArchive(f"{sys.argv[1]}#environment")  # as spark.archives, for executors that run
+    context.pythonExec = "./environment/bin/python"
+    start()
+    print(json.dumps(["packed", sorted(found)]), flush=True)
     spark.stop()
 
 

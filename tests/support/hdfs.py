@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,11 +12,12 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from braided.bench.free_port import free_port
 from braided.bench.s3_server import cache_directory
 
 __all__ = ["hdfs_for_tests"]
 
-_START_S = 120.0
+_START_S = 300.0  # two JVMs on a machine that is busy with others
 _NODES = "org.apache.hadoop.hdfs.server"
 
 
@@ -28,7 +28,7 @@ def hdfs_for_tests(paths: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("tests on HDFS are slow: make hdfs runs them")
     [servers] = (cache_directory() / "hdfs").glob("hadoop-client-minicluster-*.jar")
     home = paths.mktemp("hdfs")
-    port = _free_port()
+    port = free_port()
     _settings(home, port)
     jars = Path(pyspark.__file__).parent / "jars"
     java = ["java", "-Xmx256m", "-cp", f"{home}:{servers}:{jars}/*"]
@@ -50,12 +50,6 @@ def hdfs_for_tests(paths: pytest.TempPathFactory) -> Iterator[str]:
             node.terminate()
         for node in nodes:
             node.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _settings(home: Path, port: int) -> None:

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import pytest
+
 from braided.orders.address import LineAddress
 
 _TESTS = Path(__file__).resolve().parent.parent
@@ -33,6 +35,15 @@ def becomes(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> 
             return False
         time.sleep(0.002)
     return True
+
+
+@contextlib.contextmanager
+def patience() -> Iterator[None]:
+    """Worker and driver come together however busy the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("braided.orders.line.CONNECT_S", 60.0)
+        patch.setattr("braided.orders.post._GREETING_S", 60.0)
+        yield
 
 
 class WorkerProcess:

@@ -1,4 +1,8 @@
-"""The S3 server of the tests: one for all of them in a process, started when one needs it."""
+"""The S3 server of the tests: one for all of them in a process, started when one needs it.
+
+Tests that are not about object stores keep their checkpoints and output in one, too, with
+`BRAIDED_TEST_STORE=s3`, as `make s3-tests` does.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,16 @@ from pyspark.sql import SparkSession
 from braided.bench.s3_server import S3Server, missing, serve
 from support.stream_harness import Lab
 
-__all__ = ["S3Lab", "reach_s3", "s3_server_for_tests"]
+__all__ = ["S3Lab", "reach_s3", "required", "s3_server_for_tests", "store_is_s3"]
+
+
+def required() -> bool:
+    """Whether a run without the server proves too little, as in CI."""
+    return os.environ.get("BRAIDED_TEST_S3") == "required"
+
+
+def store_is_s3() -> bool:
+    return os.environ.get("BRAIDED_TEST_STORE") == "s3"
 
 
 @contextmanager
@@ -21,7 +34,7 @@ def s3_server_for_tests(paths: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A server; where it is not installed its tests are skipped, but for those of CI."""
     lacking = missing()
     if lacking is not None:
-        if os.environ.get("BRAIDED_TEST_S3") == "required":
+        if required() or store_is_s3():
             raise RuntimeError(lacking)
         pytest.skip(lacking)
     with serve(paths.mktemp("s3")) as server:

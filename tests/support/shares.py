@@ -4,7 +4,8 @@ pytest-xdist gives each process a part of the list, all of the same length, and 
 nothing left take from the end of another's. So the parts are made here: equally long in seconds
 first, long tests before short ones, then equally long in numbers, by tests that take no time. How
 long tests take is in `seconds.json`, as a run on 2 cores with `--note-seconds` found it; a test
-that is not in it takes as long as most of its kind.
+that is not in it takes as long as most of its kind. Short tests of a file stay together as well:
+they share its fixtures, and what it has worked out once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -36,7 +38,7 @@ def dealt(
     groups: dict[str, list[pytest.Item]] = defaultdict(list)
     short: list[pytest.Item] = []
     for item in items:
-        if item.get_closest_marker("spark") is None:
+        if not any(map(item.get_closest_marker, ("spark", "together"))):
             short.append(item)
         else:
             groups[_group(item)].append(item)
@@ -50,15 +52,19 @@ def dealt(
         part = lengths.index(min(lengths))
         dealt_out[part] += group
         lengths[part] += length(group)
-    for item in short:
-        min(dealt_out, key=len).append(item)
+    sizes = [len(part) for part in dealt_out]
+    for _ in short:
+        sizes[sizes.index(min(sizes))] += 1
+    rest = iter(short)
+    for part, size in zip(dealt_out, sizes, strict=True):
+        part += islice(rest, size - len(part))
     return [item for part in dealt_out for item in part]
 
 
 def _group(item: pytest.Item) -> str:
     """Tests that share what one of them has made are run by one process, one after the other."""
     shared = item.get_closest_marker("together")
-    return item.nodeid if shared is None else f"{item.path}: {shared.args[0]}"
+    return item.nodeid if shared is None else str(shared.args[0])
 
 
 class Stopwatch:

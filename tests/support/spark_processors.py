@@ -11,7 +11,7 @@ import pandas as pd
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
-__all__ = ["Brief", "PerKind", "Ratio", "Remembering", "Sessions", "Totals"]
+__all__ = ["Bounded", "Brief", "PerKind", "Ratio", "Remembering", "Sessions", "Totals"]
 
 
 class Totals(StatefulProcessor):
@@ -130,3 +130,22 @@ class Remembering(StatefulProcessor):
             self.by.updateValue((row.v, "s"), (row.v,))
             self.handle.registerTimer(4_000_000_000_000 + row.v)
         yield Row(k=key[0], said="; ".join(said))
+
+
+class Bounded(StatefulProcessor):
+    """One value for each key, which is dropped when it has grown large."""
+
+    def init(self, handle: Any) -> None:
+        self.total = handle.getValueState("total", "v bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        (total,) = self.total.get() or (0,)
+        total += sum(row.v + 1 for row in rows)
+        if total > 8:
+            self.total.clear()
+        else:
+            self.total.update((total,))
+        yield Row(k=key[0], total=total)
+
+    def close(self) -> None:
+        pass

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-__all__ = ["DeltaRule", "Sqlite", "rows_in", "session_with_delta"]
+__all__ = ["DeltaRule", "Sqlite", "rows_in", "session_of_its_own", "session_with_delta"]
 
 
 @dataclass
@@ -63,14 +63,20 @@ class DeltaRule(Sqlite):
         return "delta"
 
 
-def session_with_delta(spark: SparkSession) -> SparkSession:
+def session_with_delta(spark: SparkSession, source: type[DataSource] = DeltaRule) -> SparkSession:
     """A session with something called delta that skips known transactions; Delta Lake itself is
     not at hand.
     """
+    session = session_of_its_own(spark)
+    session.dataSource.register(source)
+    return session
+
+
+def session_of_its_own(spark: SparkSession) -> SparkSession:
+    """A session whose data sources no other test finds."""
     session = spark.newSession()
     # Makes it the active one: Spark refuses a name that the session which is active has already.
     session.createDataFrame([(0,)], "n int")
-    session.dataSource.register(DeltaRule)
     return session
 
 

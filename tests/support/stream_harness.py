@@ -19,12 +19,12 @@ from urllib.parse import unquote, urlparse
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 import braided
 from braided.api.query import ElasticQuery
 from braided.flow.graph import flow_of
+from braided.spark.arrow_types import to_arrow_schema
 from braided.store.durable.local_store import LocalStore
 from braided.store.history.manifest import Manifest, View
 from braided.store.history.manifest_log import ManifestLog
@@ -59,7 +59,7 @@ class Feed:
         self.directory = directory
         self.schema = spark.createDataFrame([], schema).schema
         self._spark = spark
-        self._arrow = to_arrow_schema(self.schema, timezone="UTC")
+        self._arrow = to_arrow_schema(self.schema)
         self._added = len(list(directory.glob("[0-9]*"))) if directory.exists() else 0
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -253,7 +253,7 @@ def _records(
     view = committed_view(checkpoint).operators.get(name)
     if view is None:
         return {}
-    keys = KeyCodec(to_arrow_schema(step.key_schema, timezone="UTC"))
+    keys = KeyCodec(to_arrow_schema(step.key_schema))
     rows = RowFactory(step.key_schema)
     kind = tested_kind(step.operator)
     state = ChannelState(
@@ -296,7 +296,7 @@ def last_batch(query: Any) -> Any:
     return [p for p in query.recentProgress if "addBatch" in p["durationMs"]][-1]
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 180.0) -> None:
     """Polls, bounded, for something that a running query does."""
     end = time.monotonic() + timeout_s
     while not condition():

@@ -151,6 +151,21 @@ def _unpin(query: ElasticQuery, operator: str, key: int) -> None:
     query._opened.bell.ring()
 
 
+def _assign(query: ElasticQuery, bag: list[list[int]], chain: list[list[int]]) -> None:
+    """Assigns keys of two operators to slots in one batch, as the controller does with keys that
+    occur together.
+    """
+    opened = query._opened
+    assigned = {}
+    for name, pairs in (("bag", bag), ("chain", chain)):
+        keys, slots = [_encoded(key) for key, _ in pairs], [slot for _, slot in pairs]
+        found = opened.control._hashes.assigned(name, keys, slots)
+        assert found is not None
+        assigned[name] = found
+    opened.commands.propose_assignment(assigned)
+    opened.bell.ring()
+
+
 def _migrate(query: ElasticQuery, strategy: str, executors: int) -> None:
     """Beside what else is asked for meanwhile; one that fails, or is undone, is as good."""
 
@@ -170,6 +185,7 @@ _BESIDES: dict[str, Callable[..., None]] = {
     "pin": _pin,
     "unpin": _unpin,
     "split": _split,
+    "assign": _assign,
     "migrate": _migrate,
 }
 """Commands for which a query has no method, or one that takes its time."""

@@ -72,6 +72,7 @@ _EXECUTORS_MAX = 4
 _STRATEGIES = ["dsm", "dcr", "ccr"]
 SLOTS = 16
 _PINNED_KEYS = 3
+_ASSIGNED_KEYS = 60
 OPERATORS: tuple[str | None, ...] = (None, "bag", "chain", "totals", "milestones")
 
 
@@ -166,6 +167,7 @@ _COMMANDS: dict[str, Callable[[random.Random], tuple[Any, ...]]] = {
     "pin": lambda chance: (*_pinned(chance), chance.randrange(SLOTS)),
     "unpin": lambda chance: _pinned(chance),
     "split": lambda chance: (chance.randrange(_PINNED_KEYS), _shares(chance)),
+    "assign": lambda chance: (_assigned(chance), _assigned(chance)),
     "cut": lambda chance: (),
     "migrate": lambda chance: (
         chance.choice(["dsm", "dcr", "ccr"]),
@@ -182,6 +184,14 @@ def _pinned(chance: random.Random) -> tuple[str, int]:
 def _shares(chance: random.Random) -> list[int]:
     """The slots that the rows of a key go to; none, and it is whole again."""
     return chance.sample(range(SLOTS), chance.choice([0, 2, 5]))
+
+
+def _assigned(chance: random.Random) -> list[tuple[int, int]]:
+    """Keys, some of those that are pinned among them, and the slots that they go to; all others go
+    by their hashes again.
+    """
+    keys = chance.sample(range(_ASSIGNED_KEYS), chance.randint(0, _ASSIGNED_KEYS))
+    return [(key, chance.randrange(SLOTS)) for key in keys]
 
 
 def _command(chance: random.Random) -> Command:

@@ -92,6 +92,8 @@ class Report:
     epochs: int = 0
     """How often a routing table was another than before, of all operators."""
     rounds_with_pins: int = 0
+    rounds_with_assigned: int = 0
+    """In which keys of several operators were assigned to slots at the end."""
     query_errors: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     failed: bool = False
@@ -184,6 +186,7 @@ class _Stage:
         self.await_exact(", ".join(f"{fault.number} ({fault.kind})" for fault in each.faults))
         self.report.recoveries += 1
         self.report.rounds_with_pins += self.judge.pinned_keys() > 0
+        self.report.rounds_with_assigned += self.judge.assigned_operators() > 1
         for fault in each.faults:
             took_s = time.monotonic() - begun[fault.number]
             self.report.note(fault, took_s)

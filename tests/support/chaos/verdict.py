@@ -85,6 +85,10 @@ class Judge:
         operators = Versions(self._store).view(None).operators
         return sum(len(version.pins) for version in operators.values())
 
+    def assigned_operators(self) -> int:
+        operators = Versions(self._store).view(None).operators
+        return sum(bool(version.assigned.name) for version in operators.values())
+
     def epochs(self) -> int:
         if self.newest_batch() < 0:
             return 0

@@ -30,6 +30,7 @@ from braided.tasks.channel import Channel
 from braided.tasks.columns import PLACE_SHIFT
 from braided.tasks.outcome import Outcome
 from braided.tasks.packing import PackedProgram
+from braided.tasks.reports import ChannelReport
 from braided.tasks.spec import BatchSpec, TaskSpec
 from braided.tasks.state_location import CacheSetting
 from braided.testing.ddl import parse_schema
@@ -74,6 +75,8 @@ class ProcessorFlow:
         self.manifests = ManifestLog(LocalStore(str(home / "braided")))
         self.batch = -1
         self.watermark_ms = 0
+        self.report: ChannelReport | None = None
+        """Of the last batch."""
         self._pinned: dict[Any, int] = {}
         self._moves: list[tuple[bytes, int, int]] = []
         self.restart(processor)
@@ -147,7 +150,7 @@ class ProcessorFlow:
         task = ProcessorRun(Channel.open(spec, NAME, batch, 0), self.program)
         rows = sorted(rows, key=lambda row: (self._slot(row[0]), str(row[0])))
         parts = [self._chunk(rows[i : i + chunk]) for i in range(0, len(rows), chunk)]
-        chunks, report = finished(task, parts)
+        chunks, self.report = finished(task, parts)
         given = [row for out in chunks for row in out.to_pylist()]
         if commit:
             outcome = Outcome(
@@ -156,7 +159,7 @@ class ProcessorFlow:
                 watermark_ms=watermark_ms,
                 metas={NAME: self.meta},
                 tables={NAME: RoutingTable.initial(SLOTS, 1)},
-                reports={NAME: [report]},
+                reports={NAME: [self.report]},
                 outputs=(),
                 fed_back=[],
                 initial={},
@@ -187,9 +190,9 @@ class ProcessorFlow:
         }
 
     def _chunk(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-        from pyspark.sql.pandas.types import to_arrow_schema
+        from braided.spark.arrow_types import to_arrow_schema
 
-        schema = to_arrow_schema(self.input, timezone="UTC")
+        schema = to_arrow_schema(self.input)
         columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema)]
         places = np.array([self._slot(row[0]) << PLACE_SHIFT for row in rows], np.int64)
         names = [*schema.names, "place"]
