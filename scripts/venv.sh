@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # Creates .venv and installs Braided into it, editable, with the versions of constraints.txt.
+# `venv.sh 4.1.4` does the same in .venv-4.1.4, with that PySpark and otherwise these versions.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python=${PYTHON:-python3}
+spark=${1:-}
+venv=.venv${spark:+-$spark}
 
 die() { printf '%s\n' "$@" >&2; exit 1; }
 
@@ -15,18 +18,21 @@ command -v "$python" >/dev/null ||
   die "Braided needs Python 3.11 or newer; '$python' is $("$python" -V 2>&1)." \
       "Name a newer one: make setup PYTHON=/path/to/python3.11"
 
-# A .venv whose interpreter has gone, or that is half made, is made again.
-if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
-  echo "Creating .venv with $("$python" -V)"
-  "$python" -m venv --clear .venv ||
+# One whose interpreter has gone, or that is half made, is made again.
+if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+  echo "Creating $venv with $("$python" -V)"
+  "$python" -m venv --clear "$venv" ||
     die "Python can't create a virtual environment." \
         "On Debian and Ubuntu: apt-get install python3-venv, then 'make setup' again."
 fi
 
 # The first time is long, so say what arrives; afterwards there is nothing to say.
-echo "Installing Braided and what it needs into .venv (the first time takes some minutes)"
-.venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off \
-  -c constraints.txt -e '.[dev,bench]' |
+echo "Installing Braided and what it needs into $venv (the first time takes some minutes)"
+constraints=$venv/constraints.txt
+sed "${spark:+s/^pyspark==.*/pyspark==$spark/}" constraints.txt >"$constraints"
+scripts/tries.sh 900 \
+  "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off \
+  -c "$constraints" -e '.[dev,bench]' |
   awk '
     # "  Downloading https://.../numpy-2.4.6-cp311-....whl (16.9 MB)" becomes "  numpy 2.4.6 (16.9 MB)"
     / *Downloading .*\)$/ && !/\.metadata / {
@@ -38,6 +44,6 @@ echo "Installing Braided and what it needs into .venv (the first time takes some
   '
 
 # Spark reads conf/ in its home before it says anything.
-home=$(.venv/bin/python -c 'import pyspark; print(pyspark.__path__[0])')
+home=$("$venv/bin/python" -c 'import pyspark; print(pyspark.__path__[0])')
 mkdir -p "$home/conf"
 cp scripts/spark-conf/* "$home/conf/"
