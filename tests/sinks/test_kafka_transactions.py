@@ -20,6 +20,10 @@ from support.power_cut import cut_at
 pytestmark = [pytest.mark.together("kafka"), pytest.mark.slow]
 
 
+SSL_REFUSED = "SSL (handshake failed|connection closed by peer .*in state SSL_HANDSHAKE)"
+"""What the client says depends on whether it was writing or reading when it was hung up on."""
+
+
 class Writer(KafkaTransactions):
     """Writes to one topic."""
 
@@ -262,7 +266,7 @@ def test_an_address_that_nobody_answers_at_has_no_batch_sent_twice(topics: Topic
             },
             "SASL PLAIN mechanism handshake failed.*correct the user and the password",
         ),
-        ({"security_protocol": "SSL", "delivery_timeout_ms": "2000"}, "SSL handshake failed"),
+        ({"security_protocol": "SSL", "delivery_timeout_ms": "2000"}, SSL_REFUSED),
     ],
 )
 def test_who_is_not_let_in_hears_why_and_soon(
@@ -324,8 +328,7 @@ def test_a_broker_that_was_restarted_is_written_to_again(
     topic = topics.create("restarted")
     writer = Writer(topics, topic)
     assert writer.add(0, "0-a", "a")
-    topics.broker.stop()
-    topics.broker.start()
+    topics.restart_broker(topic)
     assert writer.add(1, "1-a", "b")
 
     reach, restarted = failpoints.reach, []
@@ -345,6 +348,28 @@ def test_a_broker_that_was_restarted_is_written_to_again(
     assert values(topics, topic) == ["a", "b", "c", "d"]
 
 
+def test_a_transaction_that_the_broker_never_ends_is_named_as_what_it_may_be(
+    topics: Topics,
+) -> None:
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    topic = topics.create("unended")
+    name = f"braided/{topic}"
+    servers = {"bootstrap.servers": topics.broker.address}
+    other = Producer({**servers, "transactional.id": f"{topic}-other"})
+    other.init_transactions()
+    other.begin_transaction()
+    group = Consumer({**servers, "group.id": name}).consumer_group_metadata()
+    other.send_offsets_to_transaction([TopicPartition(topic, 0, 0, "0-a")], group)
+
+    writer = Writer(topics, topic, delivery_timeout_ms="1500")
+    with pytest.raises(PublishError, match=f"never ended a transaction of {name} .*find-hanging"):
+        writer.add(1, "1-a", "b")
+    other.abort_transaction()
+    assert writer.add(1, "1-a", "b")
+    writer.close()
+
+
 def test_a_client_that_hangs_is_replaced(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that does not notice that the broker was restarted, whose client then waits for a
     coordinator that it believes gone.
@@ -357,8 +382,7 @@ def test_a_client_that_hangs_is_replaced(topics: Topics, monkeypatch: pytest.Mon
     topic = topics.create("hangs")
     writer = Deaf(topics, topic)
     assert writer.add(0, "0-a", "a")
-    topics.broker.stop()
-    topics.broker.start()
+    topics.restart_broker(topic)
     monkeypatch.setattr(kafka_transactions, "_MARK_S", 2.0)
     assert writer.add(1, "1-a", "b") and writer.add(2, "2-a", "c")
     writer.close()

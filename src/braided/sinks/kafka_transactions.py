@@ -303,7 +303,10 @@ class KafkaTransactions:
         reader = Consumer(settings, logger=log)
         try:
             asked = [TopicPartition(topic, 0) for topic in topics]
-            places = reader.committed(asked, self._settings.patience_s) if asked else []
+            try:
+                places = reader.committed(asked, self._settings.patience_s) if asked else []
+            except KafkaException as error:
+                raise self._unended(error) from None
             for unknown in (p.error for p in places if p.error is not None):
                 raise KafkaException(unknown)  # which is not to say that there is none
             found = [Committed(p.offset, p.metadata or "") for p in places if p.offset >= 0]
@@ -315,6 +318,23 @@ class KafkaTransactions:
             self._committed = newest
         self._looked.update(topics)
         return newest
+
+    def _unended(self, error: KafkaException) -> KafkaException:
+        """What it means if a broker that answers does not say which batch is committed.
+
+        It does not as long as a transaction with this number is open, and there is none of this id.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+
+        problem: KafkaError = error.args[0]
+        if problem.name() != "_TIMED_OUT":
+            return error
+        said = (
+            f"{problem.str()}. Either no broker answers, or it never ended a transaction of "
+            f"{self.name} that it has confirmed, as one may that was ended at once and started "
+            "again: kafka-transactions.sh find-hanging names it"
+        )
+        return KafkaException(KafkaError(problem.code(), said))
 
     def _send(self, batch: int, attempt: str, rows: Iterable[Message]) -> None:
         from confluent_kafka import KafkaException, TopicPartition
