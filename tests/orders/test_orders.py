@@ -19,11 +19,10 @@ from braided.orders.address import LineAddress
 from braided.orders.line import OrderLine, line_to
 from braided.orders.messages import TaskWord
 from braided.orders.post import OrderPost
-from support.order_peers import WorkerProcess, answering, becomes, patience
+from support.order_peers import HOST, WorkerProcess, answering, becomes, patience, patient_post
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
-HOST = "127.0.0.1"
 WORD = TaskWord("t", "op", 3, "3.0", 7, 1_000, 0.25, False)
 
 
@@ -35,7 +34,7 @@ def patient() -> Iterator[None]:
 
 @pytest.fixture
 def post(patient: None) -> Iterator[OrderPost]:
-    opened = OrderPost(HOST)
+    opened = patient_post()
     yield opened
     opened.close()
 
@@ -155,7 +154,7 @@ def test_words_of_tasks_are_heard_one_at_a_time_and_in_order() -> None:
         threads.add(threading.get_ident())
         heard.append(word)
 
-    post = OrderPost(HOST, hear)
+    post = patient_post(hear)
     with WorkerProcess(post.address) as worker, line(post.address) as near:
         for rows in range(20):
             worker.ask("tell", "t", "far", 1, "1.0", 7, rows, 0.5, rows == 19)
@@ -177,7 +176,7 @@ def test_an_ear_that_fails_hears_the_next_word(caplog: pytest.LogCaptureFixture)
         heard.append(word.rows)
         raise RuntimeError("no use for it")
 
-    post = OrderPost(HOST, hear)
+    post = patient_post(hear)
     with line(post.address) as worker:
         for rows in range(3):
             worker.tell(TaskWord("t", "op", 1, "1.0", 7, rows, 0.5, False))
@@ -190,7 +189,7 @@ def test_an_ear_that_fails_hears_the_next_word(caplog: pytest.LogCaptureFixture)
 @pytest.mark.usefixtures("patient")
 def test_an_ear_that_hangs_holds_up_no_agreement() -> None:
     gate = threading.Event()
-    post = OrderPost(HOST, lambda word: gate.wait(30) and None)
+    post = patient_post(lambda word: gate.wait(30) and None)
     with line(post.address) as worker:
         for _ in range(10_000):  # more than wait anywhere
             worker.tell(WORD)
@@ -211,7 +210,7 @@ def test_a_word_that_can_not_be_sent_is_lost_and_nothing_else(post: OrderPost) -
 
 @pytest.mark.usefixtures("patient")
 def test_who_hears_may_order() -> None:
-    post = OrderPost(HOST, lambda word: post.stop(word.token))
+    post = patient_post(lambda word: post.stop(word.token))
     with line(post.address) as worker:
         worker.tell(WORD)
         assert becomes(lambda: worker.is_stopped("t"))
@@ -368,8 +367,9 @@ def test_a_process_has_one_line_to_a_driver(post: OrderPost) -> None:
     line_to(post.address).close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_process_keeps_the_lines_that_it_used_last() -> None:
-    posts = [OrderPost(HOST) for _ in range(9)]
+    posts = [patient_post() for _ in range(9)]
     lines = [line_to(post.address) for post in posts[:8]]
     assert line_to(posts[0].address) is lines[0]  # used again, so another is the oldest
     lines.append(line_to(posts[8].address))
@@ -406,9 +406,10 @@ def test_an_address_travels_and_does_not_show_its_key(post: OrderPost) -> None:
     assert "key" not in repr(post.address) and str(post.address.key) not in repr(post.address)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_closed_post_leaves_no_thread_and_no_listener() -> None:
     before = set(threading.enumerate())
-    post = OrderPost(HOST, lambda word: None)
+    post = patient_post(lambda word: None)
     with line(post.address) as worker:
         post.stop("t")
         assert becomes(lambda: worker.is_stopped("t"))
@@ -421,6 +422,7 @@ def test_a_closed_post_leaves_no_thread_and_no_listener() -> None:
     assert becomes(lambda: set(threading.enumerate()) <= before)
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_ear_may_close_the_post() -> None:
     closed = threading.Event()
 
@@ -428,7 +430,7 @@ def test_an_ear_may_close_the_post() -> None:
         post.close()
         closed.set()
 
-    post = OrderPost(HOST, hear)
+    post = patient_post(hear)
     with line(post.address) as worker:
         worker.tell(WORD)
         assert closed.wait(30)

@@ -19,6 +19,8 @@ from braided.orders.messages import CutWish, TaskWord, encode
 from braided.orders.post import OrderPost
 from braided.orders.wire import MESSAGE_BYTES_MAX, Wire
 from support.order_peers import (
+    DEADLINE_S,
+    HOST,
     Recorder,
     WorkerProcess,
     answering,
@@ -26,12 +28,12 @@ from support.order_peers import (
     framed,
     last_words,
     patience,
+    patient_post,
     proven,
 )
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
-HOST = "127.0.0.1"
 WORD = TaskWord("t", "op", 3, "3.0", 7, 1_000, 0.25, False)
 
 
@@ -42,7 +44,7 @@ def heard() -> list[TaskWord]:
 
 @pytest.fixture
 def post(heard: list[TaskWord]) -> Iterator[OrderPost]:
-    opened = OrderPost(HOST, heard.append)
+    opened = patient_post(heard.append)
     yield opened
     opened.close()
 
@@ -65,7 +67,7 @@ def assert_all_is_well(post: OrderPost, worker: OrderLine) -> None:
     """For the worker that was there before, and for one that comes now."""
     post.stop("well")
     assert becomes(lambda: worker.is_stopped("well"))
-    with patience(), WorkerProcess(post.address) as later:
+    with WorkerProcess(post.address) as later:
         assert later.ask("is_stopped", "well") is True
         assert later.ask("agree", "well", "op", 1, 5, 30) == 5
     assert becomes(lambda: worker.cut_of("well", "op", 1) == 5)
@@ -143,19 +145,45 @@ HALVES = {
 }
 
 
-def test_who_says_half_of_something_and_waits_is_hung_up_on_and_holds_up_nobody(
-    post: OrderPost, worker: OrderLine
-) -> None:
+@contextlib.contextmanager
+def strangers_who_wait(post: OrderPost) -> Iterator[dict[str, socket.socket]]:
+    """One for each half of something, which is all it says."""
     with contextlib.ExitStack() as opened:
         strangers = {}
         for name, said in HALVES.items():
             strangers[name] = opened.enter_context(connected(post))
             strangers[name].sendall(said)
-        began_s = time.monotonic()
+        yield strangers
+
+
+def test_who_says_half_of_something_and_waits_holds_up_nobody(
+    post: OrderPost, worker: OrderLine
+) -> None:
+    with strangers_who_wait(post):  # the post waits too, longer than this lasts
         assert_all_is_well(post, worker)
+
+
+def test_who_says_half_of_something_and_waits_is_hung_up_on_whatever_else_waits(
+    post: OrderPost,
+) -> None:
+    gate = threading.Event()
+    hasty = OrderPost(HOST, lambda word: gate.wait(DEADLINE_S) and None)
+    with (
+        contextlib.closing(proven(hasty.address)) as guest,
+        strangers_who_wait(post) as spared,
+        strangers_who_wait(hasty) as strangers,
+    ):
+        began_s = time.monotonic()
+        guest.send_bytes(encode(WORD))  # at which the ear hangs
+        for number in range(500):
+            hasty.stop("t" * 10_000 + str(number))  # none of which the guest reads
         for name, stranger in strangers.items():
             assert b"#WELCOME#" not in last_words(stranger), name
         assert time.monotonic() - began_s < 20
+        with pytest.raises(TimeoutError):  # how long a post waits is its own
+            last_words(spared["nothing"], 0.1)
+    gate.set()
+    hasty.close()
 
 
 def test_who_says_half_of_something_and_leaves_is_nobody(
@@ -167,7 +195,8 @@ def test_who_says_half_of_something_and_leaves_is_nobody(
     assert_all_is_well(post, worker)
 
 
-def test_who_trickles_is_hung_up_on_all_the_same(post: OrderPost) -> None:
+def test_who_trickles_is_hung_up_on_all_the_same() -> None:
+    post = OrderPost(HOST, greeting_s=1.0)
     with connected(post) as stranger, contextlib.suppress(ConnectionError):
         began_s = time.monotonic()
         stranger.settimeout(0.1)
@@ -178,12 +207,10 @@ def test_who_trickles_is_hung_up_on_all_the_same(post: OrderPost) -> None:
                 if stranger.recv(4096) == b"":
                     break
     assert time.monotonic() - began_s < 15
+    post.close()
 
 
-def test_many_silent_clients_leave_room_for_workers(
-    post: OrderPost, worker: OrderLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("braided.orders.post._GREETING_S", 60.0)
+def test_many_silent_clients_leave_room_for_workers(post: OrderPost, worker: OrderLine) -> None:
     with contextlib.ExitStack() as opened:
         began_s = time.monotonic()
         silent = [opened.enter_context(connected(post)) for _ in range(300)]

@@ -21,10 +21,15 @@ from typing import Any
 import pytest
 
 from braided.orders.address import LineAddress
+from braided.orders.messages import TaskWord
+from braided.orders.post import OrderPost
 
 _TESTS = Path(__file__).resolve().parent.parent
 _PROGRAM = _TESTS / "orders" / "worker_program.py"
+HOST = "127.0.0.1"
 DEADLINE_S = 30.0
+PATIENCE_S = 60.0
+"""Worker and driver come together in that time however busy the machine is."""
 
 
 def becomes(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> bool:
@@ -39,11 +44,15 @@ def becomes(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> 
 
 @contextlib.contextmanager
 def patience() -> Iterator[None]:
-    """Worker and driver come together however busy the machine is."""
+    """Lines of this process wait for the driver however busy the machine is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("braided.orders.line.CONNECT_S", 60.0)
-        patch.setattr("braided.orders.post._GREETING_S", 60.0)
+        patch.setattr("braided.orders.line.CONNECT_S", PATIENCE_S)
         yield
+
+
+def patient_post(hear: Callable[[TaskWord], None] | None = None) -> OrderPost:
+    """A post that waits for workers however busy the machine is, and for strangers as long."""
+    return OrderPost(HOST, hear, PATIENCE_S)
 
 
 class WorkerProcess:

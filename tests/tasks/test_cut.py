@@ -19,6 +19,7 @@ from braided.tasks.columns import PLACE
 from braided.tasks.pieces import Grain, Pieces
 from braided.tasks.spec import BatchSpec
 from braided.tasks.task_line import TaskLine
+from support.order_peers import becomes, patience, patient_post
 
 TOKEN = "try-1"
 SPEC = BatchSpec(TOKEN, 7, 0, 0, 0, {}, None)
@@ -26,8 +27,9 @@ SPEC = BatchSpec(TOKEN, 7, 0, 0, 0, {}, None)
 
 @pytest.fixture
 def post() -> Iterator[OrderPost]:
-    post = OrderPost("127.0.0.1")
-    yield post
+    post = patient_post()
+    with patience():
+        yield post
     post.close()
 
 
@@ -51,8 +53,7 @@ def test_it_stops_between_two_pieces_and_keeps_the_rest(post: OrderPost, tmp_pat
         rows += piece.num_rows
         if rows >= 20 and not post.is_stopped(TOKEN):
             post.stop(TOKEN)
-            while not line.is_stopped(TOKEN):
-                pass
+            assert becomes(lambda: line.is_stopped(TOKEN))
     assert 20 <= rows < 200
     assert post.cuts(TOKEN) == {("op", 0): rows}
     store = LocalStore(tmp_path)

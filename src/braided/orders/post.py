@@ -49,12 +49,21 @@ log = logging.getLogger("braided")
 
 
 class OrderPost:
-    """Listens on `host`, which workers must be able to reach; `OSError` if that can't be."""
+    """Listens on `host`, which workers must be able to reach; `OSError` if that can't be.
 
-    def __init__(self, host: str, hear: Callable[[TaskWord], None] | None = None) -> None:
+    Who has not proven in `greeting_s` to have the key is hung up on.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        hear: Callable[[TaskWord], None] | None = None,
+        greeting_s: float = _GREETING_S,
+    ) -> None:
         if not host:
             raise ValueError("a post needs a host to listen on: an empty one means every interface")
         self._hear = hear
+        self._greeting_s = greeting_s
         self._listener = _listening(host)
         self.address = LineAddress(
             host, self._listener.getsockname()[1], secrets.token_bytes(_KEY_BYTES)
@@ -167,7 +176,7 @@ class OrderPost:
 
     def _serve(self, wire: Wire) -> None:
         try:
-            wire.admit(self.address.key, _GREETING_S)
+            wire.admit(self.address.key, self._greeting_s)
             self._admit(wire)
             while True:
                 self._take(wire, wire.receive())
