@@ -159,12 +159,81 @@ def test_a_rate_is_calm_in_noise_and_quick_without_it() -> None:
     # One batch without rows is a pause, and two are not.
     assert calm.then(0, 1.0).rows_per_s > 800
     assert calm.then(0, 1.0).then(0, 1.0).rows_per_s == 0
+    assert calm.then(0, 1.0).then(1000, 1.0).rows_per_s == pytest.approx(1000, rel=0.1)
     # A window is a time: of short batches it has more.
     short = ArrivalRate()
     for _ in range(300):
         short = short.then(100, 0.1)
     assert len(short.batches) > 100
     assert ArrivalRate().rows_per_s == 0
+
+
+def test_a_rate_is_rows_per_time_and_a_batch_without_rows_is_time() -> None:
+    alternating = ArrivalRate()
+    for _ in range(20):
+        alternating = alternating.then(300, 0.1).then(0, 2.9)
+    assert alternating.pauses
+    assert alternating.rows_per_s == pytest.approx(100, rel=0.1)
+    assert alternating.noise < 0.05
+    doubled = alternating.then(600, 0.1)
+    assert not doubled.pauses
+    assert doubled.collected_s == pytest.approx(3.0)
+    assert doubled.last == doubled.rows_per_s == pytest.approx(200)
+    # Several are one pause, as long as it is none that is longer than usual.
+    slow = alternating.then(0, 0.5).then(0, 0.5)
+    assert slow.then(400, 0.1).last == pytest.approx(100)
+    assert slow.then(0, 1.0).rows_per_s < 100
+    assert slow.then(0, 1.0).then(0, 3.0).rows_per_s == 0
+
+
+def test_what_a_batch_without_rows_shows_is_put_to_the_next_one_that_has_some() -> None:
+    measurer = Measurer()
+    table = RoutingTable.initial(SLOTS, 2)
+    loads = {"o": SlotLoads(np.full(SLOTS, 1 / SLOTS), np.full(SLOTS, 0.001), np.zeros(SLOTS))}
+
+    def after(number: int, rows: float, **others: float) -> FlowView:
+        busy = np.full(SLOTS, 0.025)  # 0.8 s in all: of rows, or of timers
+        seen = operator(table, rows, busy_s=busy, channel_busy_s=np.full(2, 0.4), rows_out=64.0)
+        return measurer.view(batch(number, seen, **others), loads)
+
+    for number in range(0, 20, 2):
+        with_rows = after(number, 10.0, duration_s=1.9, collected_s=0.5)
+        without = after(number + 1, 0.0, duration_s=0.5, collected_s=1.5)
+    one, other = with_rows.operators["o"], without.operators["o"]
+    assert (one.pauses, other.pauses) == (False, True)
+    assert (with_rows.input_batch, without.input_batch) == (18, 18)
+    assert (with_rows.pause_s, without.pause_s) == (0.0, 1.5)
+    assert with_rows.collected_s == without.collected_s == 2.0
+    for each in (one, other):
+        assert each.arrival_rate == pytest.approx(320 / 2.0, rel=0.05)
+        assert each.throughput == pytest.approx(320 / 2.4)
+        assert each.selectivity == pytest.approx(128 / 320)
+        assert each.timer_load == pytest.approx(0.8 / 2.0)
+        assert each.channel_load == pytest.approx(np.full(2, 0.4))
+        assert each.congestion == pytest.approx(1 - 1.0 / 1.9)
+    assert with_rows.is_late and without.is_late
+    # When nothing comes any more, that is said.
+    stopped = [after(number, 0.0, collected_s=1.5) for number in (20, 21)][-1]
+    assert not stopped.operators["o"].pauses
+    assert stopped.input_batch is None
+    assert not stopped.is_late
+
+
+def test_timers_are_averaged_and_twice_another_load_is_another_load() -> None:
+    measurer = Measurer()
+    table = RoutingTable.initial(SLOTS, 1)
+    loads = {"o": SlotLoads(np.full(SLOTS, 1 / SLOTS), np.full(SLOTS, 0.001), np.zeros(SLOTS))}
+    rows = np.where(np.arange(SLOTS) < 16, 100.0, 0.0)
+
+    def timers(number: int, seconds: float) -> float:
+        busy = np.where(rows > 0, 0.001, seconds / 16)
+        seen = operator(table, rows, busy_s=busy, channel_busy_s=np.ones(1))
+        return measurer.view(batch(number, seen), loads).operators["o"].timer_load
+
+    bursts = [timers(number, 0.8 if number % 4 == 0 else 0.0) for number in range(40)]
+    assert min(bursts[20:]) > 0.1 and max(bursts[20:]) < 0.35
+    assert timers(40, 1.0) < 0.4
+    assert timers(41, 1.0) == pytest.approx(1.0)
 
 
 def test_a_percentile_of_latency_is_one_of_rows() -> None:

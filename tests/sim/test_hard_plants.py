@@ -292,6 +292,68 @@ def test_a_slow_host_does_not_make_channels_come_and_go() -> None:
     assert np.median([b.duration_s for b in run.batches[-30:]]) < 1
 
 
+# -- event time ------------------------------------------------------------------------------
+
+
+def closed_loop(prompt: bool, surge: float = 4000, **operator: Any) -> SimFlow:
+    """A source that waits until all is done, and a batch without rows after each that has some."""
+    return plant(
+        Spike(300, surge, 20, 60),
+        120,
+        closed=True,
+        prompt=prompt,
+        watermark_batches=True,
+        operator={"channels": 1, **operator},
+    )
+
+
+@pytest.mark.parametrize("prompt", [False, True])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_empty_batches_between_those_with_rows_hide_no_surge(policy: str, prompt: bool) -> None:
+    run = run_of(policy, closed_loop(prompt))
+    with_rows = [b for b in run.batches if b.rows]
+    assert len(with_rows) <= len(run.batches) / 2 + 1
+    calm, surge = (
+        [b for b in with_rows if from_s < b.start_s < to_s] for from_s, to_s in ((5, 20), (24, 80))
+    )
+    assert max(b.channels for b in calm) <= 2
+    # 4 s of work: three batches later they take as long as their interval and the empty one's.
+    assert min(b.channels for b in surge[3:]) >= 3
+    assert all(b.duration_s < (1 if prompt else 2) for b in surge[3:])
+    assert used(run)[-1] <= 3
+    # Nor is it them that decisions are judged by.
+    empty = {b.batch for b in run.batches if not b.rows}
+    assert not any(e.batch in empty for e in run.events if isinstance(e, Judged))
+
+
+@pytest.mark.parametrize("prompt", [False, True])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_timers_that_fire_in_batches_without_rows_get_channels(policy: str, prompt: bool) -> None:
+    run = run_of(policy, closed_loop(prompt, row_s=0.0002, closing_s=0.001))
+    # On one channel they take 4 s.
+    last = [b for b in run.batches if 60 < b.start_s < 80]
+    assert min(b.channels for b in last) >= 2
+    assert all(b.duration_s < 2.8 for b in last)
+
+
+@pytest.mark.parametrize("policy", ["ds2", "model"])
+def test_a_surge_is_met_ahead_though_an_empty_batch_came_before_it(policy: str) -> None:
+    run = run_of(policy, replace(closed_loop(prompt=False), sized=True))
+    first = next(b for b in run.batches if b.rows > 3000)
+    assert first.channels >= 3
+    assert any("times as fast as before" in e.reason for e in run.said("scale-up"))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_operator_that_has_rows_when_others_have_none_gets_its_channels(policy: str) -> None:
+    keys = Zipf(10_000, 0.3)
+    sessions = SimOperator("sessions", keys, row_s=0.0002, closing_s=0.0001, channels=1)
+    top = SimOperator("top", keys, upstream=("sessions",), row_s=0.001, channels=1)
+    flow = replace(closed_loop(prompt=True), operators=(sessions, top))
+    seen = _by_operator(run_of(policy, flow))
+    assert max(seen["top"]) >= 3
+
+
 # -- options ---------------------------------------------------------------------------------
 
 

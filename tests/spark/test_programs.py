@@ -107,14 +107,16 @@ CLICKS = "user string, country string, t timestamp"
 Click = tuple[str, str, datetime]
 
 
-def clicks_of(batch: int) -> list[Click]:
-    """Twenty users, each of whom stays away every fourth time, which ends a session."""
+def clicks_of(batch: int, surge: int = 0) -> list[Click]:
+    """A few users, each of whom stays away every fourth time, which ends a session; in a surge
+    there are more of them, and each clicks more often.
+    """
     at = START + timedelta(minutes=10 * batch)
     return [
         (f"u{user:02}", "ab"[user % 2], at)
-        for user in range(20)
+        for user in range(20 if surge else 5)
         if (batch + user) % 4
-        for _ in range(2 + user % 3)
+        for _ in range(1 + (2 + user % 3) * surge)
     ]
 
 
@@ -134,7 +136,7 @@ def top_lists(batches: list[list[Click]]) -> dict[str, list[tuple[int, str]]]:
     return {country: sorted(all, reverse=True)[:3] for country, all in sessions.items()}
 
 
-def test_sessions_and_a_top_list_are_exact_with_scaling_on(
+def test_sessions_get_channels_in_a_surge_and_their_top_list_is_exact(
     lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
     feed = lab.feed(CLICKS)
@@ -150,16 +152,32 @@ def test_sessions_and_a_top_list_are_exact_with_scaling_on(
         .option("braided.channels.max", 2)
         .start(str(lab.out))
     )
-    batches = [clicks_of(number) for number in range(8)]
-    for batch in batches:
-        feed.add(batch)
+    batches: list[list[Click]] = []
+
+    def give(surge: int = 0) -> int:
+        """One more batch, when those before are done, and how many channels there are then."""
+        batches.append(clicks_of(len(batches), surge))
+        feed.add(batches[-1])
         query.processAllAvailable()
+        channels: int = query.routing()["Sessions"].channels
+        return channels
+
+    calm = [give() for _ in range(5)]
+    # On one channel 3 s of looking things up, 6, 9: however slow the machine is besides, it is too
+    # much for one at some point.
+    surge = [give(surge=3)]
+    while surge[-1] == 1 and len(surge) < 6:
+        surge.append(give(surge=3 * (1 + len(surge))))
+    surge.append(give(surge=3))
+    for _ in range(3):
+        give()
     for day in (1, 2):  # the watermark passes all sessions, and then their timers fire
         feed.add([("nobody", "nowhere", START + timedelta(days=day))])
         query.processAllAvailable()
     control = query.lastProgress["braided"]["control"]
     query.stop()
     assert control["scale"] == "ds2"
+    assert (max(calm), surge[-1]) == (1, 2)
     found = braided.state(lab.checkpoint, lab.spark, "TopList").collect()
     lists = {row.key.country: [tuple(each) for each in row.state.best] for row in found}
     lists.pop("nowhere", None)
@@ -169,6 +187,8 @@ def test_sessions_and_a_top_list_are_exact_with_scaling_on(
     assert main(["decisions", str(lab.checkpoint)]) == 0
     told = capsys.readouterr().out
     assert "started with scale ds2" in told and "1 to 2 channels" in told
+    [first, *_] = [line for line in told.splitlines() if "scale-up" in line and "1 -> 2" in line]
+    assert "Sessions" in first and "rows/s to take in" in first
 
 
 # -- a native program that moves over, with its state and where it was ---------------------------

@@ -74,6 +74,7 @@ class Controller:
         self._policy: Memory = dict(memory.get("policy", {}))
         self._decisions = int(memory.get("decisions", 0))
         self._batches_with_rows = 0
+        self._asked: int | None = None  # the batch after which the scale policy was asked last
         self._outlook: Outlook | None = None
         self._locality: LocalityLoop | None = None
         if self.settings.locality is not None:
@@ -129,7 +130,7 @@ class Controller:
         }
         self._outlook = Outlook(
             view,
-            sample.collected_s,
+            view.collected_s,
             self.settings.scale,
             self._limits,
             self._policy,
@@ -176,16 +177,19 @@ class Controller:
         return [
             event
             for name, operator in view.operators.items()
+            if not operator.pauses
             for event in self._operators[name].judge(view.batch, operator, view.interval_s)
         ]
 
     def decide(self, view: FlowView, prices: Prices | None = None) -> Cycle:
         """Wishes of the scale policy, tables of the balance policy, plans that pay."""
-        wishes = self._wishes(view)
+        wishes = {} if _pauses(view) else self._wishes(view)
         tables: dict[str, RoutingTable] = {}
         repin: dict[str, PinChange] = {}
         events: list[Event] = []
         for name, operator in view.operators.items():
+            if operator.pauses:
+                continue
             loop, wish = self._operators[name], wishes.get(name)
             overhead = view.overhead_s / view.period_s if view.period_s > 0 else 0.0
             if not loop.is_settled(operator):
@@ -338,8 +342,10 @@ class Controller:
         }
 
     def _wishes(self, view: FlowView) -> Mapping[str, Wish]:
-        if view.batch % self.settings.scale_every_batches:
+        every, asked = self.settings.scale_every_batches, self._asked
+        if asked is not None and view.batch // every == asked // every:
             return {}
+        self._asked = view.batch
         limits = self._limits
         wishes, self._policy = self.settings.scale.scale(view, limits, self._policy)
         wishes = {name: wish for name, wish in wishes.items() if name not in limits.excluded}
@@ -388,6 +394,11 @@ class Controller:
     def _number(self) -> int:
         self._decisions += 1
         return self._decisions
+
+
+def _pauses(view: FlowView) -> bool:
+    """Whether a batch says nothing new of anybody."""
+    return all(operator.pauses for operator in view.operators.values())
 
 
 def _without(changes: Mapping[str, _Change], names: Container[str]) -> dict[str, _Change]:

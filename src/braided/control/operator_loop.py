@@ -78,6 +78,7 @@ class OperatorLoop:
         self._scaled_at_s: float | None = memory.get("scaled_at_s")
         self._lower: list[tuple[float, int]] = []  # the last wishes, if all were for fewer channels
         self._wanted_since: tuple[str, float] = ("", 0.0)  # more or fewer, and since when
+        self._planned_at = 0
         self._hottest: HottestKey | None = None
         remote = memory.get("remote")
         self._remote = None if remote is None else msgspec.convert(remote, Remote)
@@ -536,7 +537,10 @@ class OperatorLoop:
         if layout is None or channels < len(layout.channels):
             return policy.balance(replace(operator, layout=None), channels), None, []
         reasons: list[str] = []
-        is_due = batch and batch % self.settings.reshape_every_batches == 0
+        every = self.settings.reshape_every_batches
+        # Not every batch is asked about.
+        is_due = batch // every > self._planned_at // every
+        self._planned_at = batch
         if is_due and channels == operator.channels:
             layout, reasons = reshape(layout, operator.load, self.settings.host_channels)
         decisions = [self._decide(batch, operator, "reshape", reason) for reason in reasons]

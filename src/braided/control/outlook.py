@@ -30,7 +30,7 @@ class Outlook:
     """A moment of a controller; it changes nothing, so that any thread may ask it."""
 
     view: FlowView
-    collected_s: float  # how long the input of the last batch had been collected
+    collected_s: float  # how long the input of the last batch that had some had been collected
     scale: ScalePolicy
     limits: Limits
     memory: Memory
@@ -44,11 +44,11 @@ class Outlook:
 
     def wishes(self, growth: float, collected_s: float) -> dict[str, Wish]:
         """Operators that should have more channels for a batch that has `growth` times the input of
-        the last one, collected in that time.
+        the last one that had some, collected in that time, and in the pause before.
         """
         if not getattr(self.scale, "by_rate", False) or collected_s <= 0:
             return {}
-        faster = growth * self.collected_s / collected_s
+        faster = growth * self.collected_s / (self.view.pause_s + collected_s)
         operators = {
             name: _at(o, _rate(o, faster, collected_s)) for name, o in self.view.operators.items()
         }
@@ -102,7 +102,8 @@ def _rate(operator: OperatorView, faster: float, collected_s: float) -> float:
     if operator.arrivals is None:
         return operator.arrival_rate * faster
     rate = operator.arrivals.last * faster
-    return operator.arrivals.then(rate * collected_s, collected_s).rows_per_s
+    rows = rate * (sum(operator.arrivals.pause) + collected_s)
+    return operator.arrivals.then(rows, collected_s).rows_per_s
 
 
 def _at(operator: OperatorView, rate: float) -> OperatorView:

@@ -10,8 +10,9 @@ hundreds of hosts are simulated in seconds, and all chance comes from one seeded
 
 A simulator that is kinder than life approves of everything. So there may be noise in arrivals and
 in the time of slots and channels, work that no slot is told of, timers in slots without rows, keys
-that are too heavy for a channel, a sink that is as slow for many channels as for few, more tasks at
-a time than there are cores, and slots that cost busy time where they are opened.
+that are too heavy for a channel, empty batches between those with rows, a sink that is as slow for
+many channels as for few, more tasks at a time than there are cores, and slots that cost busy time
+where they are opened.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class SimOperator:
 
     `aside_s` and `aside_row_s` are what a channel takes that is told of no slot, and `cpu` is the
     part of its time in which it needs a core. Timers take `timer_s` of every second, in the first
-    `timer_slots` slots, which have no rows.
+    `timer_slots` slots, which have no rows. With `closing_s`, each row has a timer that the
+    watermark passes with the next batch: it takes that long, and what comes of the row comes then.
     """
 
     name: str
@@ -103,11 +105,18 @@ class SimOperator:
     cpu: float = 1.0
     timer_s: float = 0.0
     timer_slots: int = 0
+    closing_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class SimFlow:
-    """What runs on the cluster, and for how long. Operators are in the order of the flow."""
+    """What runs on the cluster, and for how long. Operators are in the order of the flow.
+
+    With `watermark_batches`, a batch with rows is followed by one without, as Spark runs it where
+    event time has moved on and no input is there. A `closed` source gives out what an interval has
+    when what it gave before is done, and no sooner. A `prompt` query has no trigger: batches follow
+    each other at once, and `interval_s` is how long they may take.
+    """
 
     cluster: Cluster
     operators: tuple[SimOperator, ...]
@@ -119,6 +128,9 @@ class SimFlow:
     arrival_noise: float = 0.0  # of a batch's input
     channel_noise: float = 0.0  # of a channel's time
     sink_rows_per_s: float = float("inf")  # whatever the channels
+    watermark_batches: bool = False
+    closed: bool = False
+    prompt: bool = False
     sized: bool = False  # whether how much a batch has to do is known before it runs
     speeds_measured: bool = True  # or every host counts as fast, whatever it shows
     naive_hosts: bool = False  # whether channels get hosts the naive way (naive-EC)
@@ -218,24 +230,35 @@ class _Simulation:
         # There is no state yet, so that it is where it will be.
         self.residence = {name: Residence.of_table(t) for name, t in self.tables.items()}
         self.before = dict(self.tables)
+        self.open = {o.name: np.zeros(o.slots) for o in flow.operators}  # rows with a timer
 
     def run(self) -> Run:
         flow = self.flow
         records: list[BatchRecord] = []
         events: list[Event] = []
-        now_s = taken_s = backlog = 0.0
+        now_s = taken_s = input_s = backlog = 0.0
+        with_rows: BatchRecord | None = None  # the last batch that had some
         while now_s < flow.duration_s:
             # The tick after the last one that was used, or at once when that has passed.
             tick = int(taken_s / flow.interval_s + 1e-9) + 1
             start_s = max(now_s, tick * flow.interval_s)
-            offered = flow.arrivals.rows(taken_s, start_s)
+            if flow.prompt and records:
+                start_s = now_s
+            is_watermark = flow.watermark_batches and bool(records) and records[-1].rows > 0
+            if is_watermark:
+                offered = 0.0
+            elif flow.closed:
+                offered = flow.arrivals.rate(start_s) * flow.interval_s
+                input_s = taken_s
+            else:
+                offered = flow.arrivals.rows(input_s, start_s)
             if flow.arrival_noise:
                 offered *= max(0.0, 1 + flow.arrival_noise * self.chance.standard_normal())
             arrived = float(self.chance.poisson(offered)) if offered > 0 else 0.0
-            taken = min(backlog + arrived, flow.rows_max)
+            taken = 0.0 if is_watermark else min(backlog + arrived, flow.rows_max)
             backlog += arrived - taken
-            if flow.sized and records:
-                events += self._sized(taken / max(1.0, records[-1].rows), start_s - taken_s)
+            if flow.sized and with_rows is not None and not is_watermark:
+                events += self._sized(taken / max(1.0, with_rows.rows), start_s - taken_s)
             moved_s, moved_slots, moved_bytes = self._move()
             self.opening_s = self._opening_s()
             samples, busiest, bound, stages_s = self._process(taken, start_s, start_s - taken_s)
@@ -245,7 +268,7 @@ class _Simulation:
             end_s = start_s + duration_s
             samples[0] = _with_backlog(samples[0], backlog)
             collected_s = start_s - taken_s
-            latency_s = end_s - (start_s + taken_s) / 2
+            latency_s = end_s - (start_s + input_s) / 2
             sample = FlowSample(
                 batch=len(records),
                 interval_s=flow.interval_s,
@@ -253,7 +276,7 @@ class _Simulation:
                 duration_s=duration_s,
                 operators=tuple(samples),
                 upstream={o.name: o.upstream for o in flow.operators},
-                latency_s=latency_s,
+                latency_s=duration_s + collected_s / 2,
             )
             records.append(
                 BatchRecord(
@@ -269,9 +292,11 @@ class _Simulation:
                     moved_slots=moved_slots,
                     moved_bytes=moved_bytes,
                     latency_s=latency_s,
-                    latency_max_s=end_s - taken_s,
+                    latency_max_s=end_s - input_s,
                 )
             )
+            if taken > 0:
+                with_rows = records[-1]
             prices = self.controller.settings.prices.measured(self.moving.rates())
             cycle = self.controller.step(sample, prices=prices if self.moving.measured else None)
             events += cycle.events
@@ -280,6 +305,7 @@ class _Simulation:
             if cycle.tables:
                 self.tables = self._placed({**self.tables, **cycle.tables})
             now_s, taken_s = end_s, start_s
+            input_s = input_s if is_watermark else start_s
         return Run(tuple(records), tuple(events), self.tables)
 
     def _sized(self, growth: float, collected_s: float) -> list[Event]:
@@ -342,6 +368,11 @@ class _Simulation:
                 full_s[: operator.timer_slots] += (
                     operator.timer_s * collected_s / operator.timer_slots
                 )
+            done = taken
+            if operator.closing_s:
+                done = float(self.open[operator.name].sum())
+                full_s += self.open[operator.name] * operator.closing_s
+                self.open[operator.name] = counted
             hosts = self._hosts_of(table)
             pace = speed_of_host[hosts] / self._stretch(operator, hosts)
             if flow.channel_noise:
@@ -350,7 +381,7 @@ class _Simulation:
             busy_s = full_s / pace[table.slots] + self.opening_s[operator.name]
             runs[operator.name] = SlotRuns(counted, busy_s, Residence.of_table(table))
             self.rates[operator.name] = (
-                taken * operator.row_bytes * (1 + operator.selectivity) / max(collected_s, 1e-9)
+                (taken + done * operator.selectivity) * operator.row_bytes / max(collected_s, 1e-9)
             )
             of_channels = np.bincount(table.slots, weights=busy_s, minlength=table.channels).astype(
                 np.float64
@@ -359,7 +390,7 @@ class _Simulation:
                 table.slots, weights=counted, minlength=table.channels
             )
             of_channels += aside_s / pace
-            rows_out[operator.name] = taken * operator.selectivity
+            rows_out[operator.name] = done * operator.selectivity
             samples.append(
                 OperatorSample(
                     name=operator.name,

@@ -138,12 +138,14 @@ class ControlThread:
         """Channels that a batch of that input should have at least, by what is known of the one
         before; in the thread of the batch, which waits for nobody.
         """
+        if size is None or not size.amount:
+            return {}  # it has no input, or nobody knows
         (last, before), self._size = self._size, (batch, size)
         outlook, collected_s = self._outlook, self._sampler.collected_s(batch_time_ms)
-        is_next = outlook is not None and outlook.view.batch == last == batch - 1
-        if outlook is None or not is_next or size is None or before is None or collected_s is None:
+        if outlook is None or before is None or collected_s is None:
             return {}
-        if size.unit != before.unit or not before.amount:
+        is_next = outlook.view.batch == batch - 1 and outlook.view.input_batch == last
+        if not is_next or size.unit != before.unit:
             return {}
         wishes = outlook.wishes(size.amount / before.amount, collected_s)
         if self._policies.settings.scale_dry_run:

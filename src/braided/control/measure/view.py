@@ -125,6 +125,7 @@ class OperatorView:
     cpu_share: float | None = None  # of a channel's time in which it needs a core
     share: Loads | None = None  # of its rows, per slot; None where nobody counted
     anchor: Loads | None = None  # what a slot would cost more, in s per s, on another host
+    pauses: bool = False  # whether it had no rows, as between two that have some: nothing is new
 
     @property
     def rate_error(self) -> float:
@@ -159,11 +160,14 @@ class FlowView:
     upstream: Mapping[str, tuple[str, ...]]
     channel_s: float = 0.0  # what one more channel, of any operator, adds to the overhead
     channel_s_known: bool = True  # or assumed, as long as there was one number of channels only
-    collected_s: float = 0.0  # how long the input of the last batch was collected
+    collected_s: float = 0.0  # how long the input of the last batch that had some was collected
     latency_p95_s: float | None = None  # that 95 of 100 rows of the last minute had at most
     latency_p95_in_time_s: float | None = None  # the same since channels changed or one was late
     is_late: bool = False  # whether the last batch took longer than its interval
     drains: bool = False  # whether it was late because of those before, and less late than they
+    pause_s: float = 0.0  # in which batches since the last one with input were collected
+    paused_work_s: float = 0.0  # of the busiest channels, in the pause before that batch
+    input_batch: int | None = None  # the one before the pause, if there is one; None: no input
 
     @property
     def period_s(self) -> float:

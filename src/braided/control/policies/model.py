@@ -169,7 +169,9 @@ def _fit(flow: FlowView, stations: Mapping[str, Station], fit: float) -> float:
     )
     if not math.isfinite(predicted_s) or predicted_s <= 0:
         return fit  # more work than channels: latency then is a matter of how long for
-    seen = (flow.latency_s - flow.interval_s / 2 - flow.overhead_s) / predicted_s
+    # Work of batches without rows is part of what is predicted, and of no row's latency.
+    worked_s = flow.latency_s + flow.paused_work_s
+    seen = (worked_s - flow.interval_s / 2 - flow.overhead_s) / predicted_s
     seen = min(max(seen, _FIT_MIN), _FIT_MAX)
     return fit + _FIT_STEP * (seen - fit)
 

@@ -255,6 +255,8 @@ class Saso:
     ) -> tuple[Mapping[str, Wish], Memory]:
         wishes, after = {}, dict(memory)
         for name, operator in flow.operators.items():
+            if operator.pauses:
+                continue  # a period without anything new
             steps = limits.of(name, operator.channels).levels(operator.table.slots.size)
             state = _where(memory.get(name), operator.channels, steps)
             congested = bool(operator.congestion > self.threshold)
