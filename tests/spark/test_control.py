@@ -122,6 +122,9 @@ def test_channels_follow_the_work_within_their_bounds_and_a_restart_remembers(la
         while query.routing()["Waits"].channels == 1 and steps < 25:
             step(lab, feed, query, keys)
             steps += 1
+        # What was decided right before a batch is known to the next one.
+        step(lab, feed, query, keys)
+        steps += 1
         table = query.routing()["Waits"]
         memory = query._opened.control.memory
     assert 1 < table.channels <= 3

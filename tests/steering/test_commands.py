@@ -94,11 +94,13 @@ def test_what_is_asked_for_meanwhile_comes_on_top_of_what_is_held() -> None:
     assert asked.take(load_of)["op"] is latest
 
 
-def test_a_proposal_for_the_table_in_effect_gives_way_to_a_held_one() -> None:
-    asked = commands()
+@pytest.mark.parametrize("hosts", [(), ("a", "b")])
+def test_a_proposal_for_the_table_in_effect_gives_way_to_a_held_one(hosts: tuple[str, ...]) -> None:
+    table = RoutingTable(3, 2, TABLE.slots, hosts=hosts)
+    asked = Commands({"op": table}, Bell())
     asked.rescale(4, None)
     asked.hold(asked.take(load_of))
-    asked.propose({"op": TABLE.next(TABLE.slots[::-1])})
+    asked.propose({"op": table.next(table.slots[::-1])})
     assert asked.take(load_of)["op"].channels == 4
 
 

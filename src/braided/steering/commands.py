@@ -272,7 +272,7 @@ class Commands:
 
 def _routes_alike(table: RoutingTable, other: RoutingTable) -> bool:
     """Whether they differ in hosts and epoch only."""
-    return replace(table, epoch=other.epoch, hosts=other.hosts) == other
+    return replace(table, epoch=other.epoch).routes_as(other)
 
 
 def _back_to(earlier: RoutingTable) -> TableChange:
