@@ -128,6 +128,7 @@ class SimFlow:
     arrival_noise: float = 0.0  # of a batch's input
     channel_noise: float = 0.0  # of a channel's time
     sink_rows_per_s: float = float("inf")  # whatever the channels
+    sink_slow_until_s: float = float("inf")
     watermark_batches: bool = False
     closed: bool = False
     prompt: bool = False
@@ -264,7 +265,9 @@ class _Simulation:
             samples, busiest, bound, stages_s = self._process(taken, start_s, start_s - taken_s)
             channels = sum(table.channels for table in self.tables.values())
             overhead_s = flow.cluster.overhead_s + flow.cluster.channel_s * channels
-            duration_s = overhead_s + moved_s + max(stages_s, taken / flow.sink_rows_per_s)
+            slow = start_s < flow.sink_slow_until_s
+            sink_s = taken / flow.sink_rows_per_s if slow else 0.0
+            duration_s = overhead_s + moved_s + max(stages_s, sink_s)
             end_s = start_s + duration_s
             samples[0] = _with_backlog(samples[0], backlog)
             collected_s = start_s - taken_s
