@@ -48,6 +48,23 @@ def test_numbers_of_long_ago_are_forgotten() -> None:
     assert overhead.per_channel_s() == pytest.approx(0.1)
 
 
+def test_known_is_what_batches_in_time_had_and_what_comes_with_every_number() -> None:
+    overhead = Overhead()
+    overhead.add(4, 0.8)
+    assert overhead.known_s() == 0.0  # it may be the rows' doing
+    overhead.add(8, 0.8)
+    assert overhead.known_s() == pytest.approx(0.8)
+    overhead = Overhead()
+    overhead.add(4, 0.2, is_late=False)
+    assert overhead.known_s() == pytest.approx(0.2)
+    overhead.add(8, 1.2)  # a sink that was slower than so many
+    assert overhead.known_s() == pytest.approx(0.2)
+    overhead = Overhead()
+    overhead.add(4, 0.6)
+    overhead.add(8, 1.2)
+    assert overhead.known_s() == pytest.approx(0.0)
+
+
 LIMITS = Limits(channels_max=64)
 
 

@@ -121,10 +121,7 @@ class Controller:
         cycle = self.decide(view, prices)
         useful = {
             name: self._operators[name].useful(
-                view.batch,
-                operator,
-                self._limits.of(name, operator.channels),
-                view.overhead_fills_interval,
+                view, operator, self._limits.of(name, operator.channels)
             )
             for name, operator in view.operators.items()
         }
@@ -146,6 +143,11 @@ class Controller:
                 for name in view.operators
                 if (since_s := self._operators[name].more_wanted_since_s) is not None
             },
+            frozenset(
+                name
+                for name, bound in useful.items()
+                if bound is not None and bound.factor == "overhead"
+            ),
         )
         return replace(cycle, events=(*events, *cycle.events))
 
@@ -200,14 +202,7 @@ class Controller:
                 # Slots are dealt out as they will be then.
                 operator = replace(operator, load=load_if_split(operator, split))
             table, planned = loop.plan(
-                view.batch,
-                view.period_s,
-                operator,
-                wish,
-                self._limits,
-                prices or self.settings.prices,
-                self._now_s,
-                view.overhead_fills_interval,
+                view, operator, wish, self._limits, prices or self.settings.prices, self._now_s
             )
             events += planned
             events += repinned

@@ -21,7 +21,7 @@ import msgspec
 from braided.control.events import Decided, Event, Judged, Limited, Planned, unjudged
 from braided.control.hot_keys import PinChange, pin_change
 from braided.control.judging import Expectation, Hold, expect, extend_hold, is_held, judge
-from braided.control.measure.view import OperatorView
+from braided.control.measure.view import FlowView, OperatorView
 from braided.control.policy import Limits, Wish
 from braided.control.routing.balance import imbalance
 from braided.control.routing.executors import Layout, divide_channels, reshape, resize
@@ -32,10 +32,12 @@ from braided.control.useful import (
     HottestKey,
     Remote,
     Useful,
+    held_up,
     of_cores,
     of_key,
     of_overhead,
     remote_bound,
+    sized,
 )
 from braided.control.worth import Prices, weigh, weigh_pin, weigh_split
 
@@ -47,6 +49,8 @@ _SAY_AGAIN = 20
 """Batches between two events about plans that do not pay: there may be one in every batch."""
 _CONGESTED = 0.2
 """From here on it is said why nothing is done about it."""
+_HELD_UP_BATCHES = 4
+"""How many in a row have to show that what comes after an operator holds it up."""
 _OVERHEAD = 0.5
 """Of a batch that its rows have no part in: then more channels do not shorten it."""
 _OF_KEY = "a key's place is judged with the balance that follows from it"
@@ -80,6 +84,7 @@ class OperatorLoop:
         self._wanted_since: tuple[str, float] = ("", 0.0)  # more or fewer, and since when
         self._planned_at = 0
         self._hottest: HottestKey | None = None
+        self._held_up_for = 0  # batches in a row that showed it
         remote = memory.get("remote")
         self._remote = None if remote is None else msgspec.convert(remote, Remote)
         self.bound = ""
@@ -194,22 +199,22 @@ class OperatorLoop:
 
     def plan(
         self,
-        batch: int,
-        period_s: float,
+        flow: FlowView,
         operator: OperatorView,
         wish: Wish | None,
         limits: Limits,
         prices: Prices,
         now_s: float = 0.0,
-        overhead_fills: bool = False,
     ) -> tuple[RoutingTable | None, Sequence[Event]]:
         """The table to ask for, if any, and the decisions that led to it; `now_s` is the time as
-        far as batches tell it, and `overhead_fills` their interval without the work of rows.
+        far as batches tell it. In `flow`, slots may have other loads than they will have then.
         """
+        batch, period_s = flow.batch, flow.period_s
         limits = limits.of(operator.name, operator.channels)
         self._hottest = HottestKey.seen(self._hottest, operator)
         self._forget_remote(batch, operator)
-        useful = self.useful(batch, operator, limits, overhead_fills)
+        self._learn(flow, operator, wish)
+        useful = self.useful(flow, operator, limits)
         channels, decisions = self._grant(batch, operator, wish, limits, useful, now_s)
         table, layout, reshapes = self._assign(batch, operator, channels)
         decisions += reshapes
@@ -473,17 +478,17 @@ class OperatorLoop:
             return "no help", f"did not help before: held back until batch {until}"
         return "", ""
 
-    def useful(
-        self, batch: int, operator: OperatorView, limits: Limits, overhead_fills: bool = False
-    ) -> Useful | None:
+    def useful(self, flow: FlowView, operator: OperatorView, limits: Limits) -> Useful | None:
         """As many channels as help, by what is known of keys, cores and what comes after."""
-        bounds = [
+        bounds: list[Useful | None] = []
+        if self._remote is not None:
+            is_over = not self._is_remote(flow.batch, operator)
+            bounds.append(self._remote.useful(is_over, sized(flow, operator.name)))
+        bounds += [
             of_key(operator, self._hottest, self.settings.key_names, self.settings.hot_keys),
             of_cores(operator, limits.cpus),
-            of_overhead(operator) if overhead_fills else None,
+            of_overhead(flow, operator.name),
         ]
-        if self._remote is not None:
-            bounds.append(self._remote.useful(is_over=not self._is_remote(batch, operator)))
         known = [bound for bound in bounds if bound is not None]
         return min(known, key=lambda bound: bound.channels, default=None)
 
@@ -493,6 +498,24 @@ class OperatorLoop:
         if self._remote is None or hold is None or batch > hold.until:
             return False
         return not self._remote.is_over(operator)
+
+    def _learn(self, flow: FlowView, operator: OperatorView, wish: Wish | None) -> None:
+        """Takes what several batches show for what a step up in vain would teach."""
+        if operator.pauses:
+            return  # nothing new
+        remote = held_up(flow, operator)
+        if remote is None or wish is None or self._is_remote(flow.batch, operator):
+            self._held_up_for = 0
+            return
+        self._held_up_for += 1
+        # Where batches are as long as several, the next one tells enough, and takes longer.
+        is_long = flow.overhead_s > _HELD_UP_BATCHES * flow.interval_s
+        if self._held_up_for >= (2 if is_long else _HELD_UP_BATCHES):
+            held = self._holds.get("scale-up")
+            self._holds["scale-up"] = extend_hold(
+                held, operator, flow.batch, "scale-up", flow.interval_s
+            )
+            self._remote, self._held_up_for = remote, 0
 
     def _forget_remote(self, batch: int, operator: OperatorView) -> None:
         """Lets go of what a step up in vain has taught, once twice the channels of then are there

@@ -13,6 +13,7 @@ so with an attribute `by_rate = True`. One that goes by what it has seen of itse
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -41,6 +42,8 @@ class Outlook:
     now_s: float = 0.0
     wanted_since_s: Mapping[str, float] = field(default_factory=dict)
     """Since when more channels have been asked for, of operators for which they are."""
+    by_load: frozenset[str] = frozenset()
+    """Operators of which as many channels help as the load of the last batch asks for."""
 
     def wishes(self, growth: float, collected_s: float) -> dict[str, Wish]:
         """Operators that should have more channels for a batch that has `growth` times the input of
@@ -77,7 +80,8 @@ class Outlook:
             limits = self.limits.of(name, operator.channels)
             wanted = limits.clamp(wish.channels, operator.table.slots.size)
             if name in self.useful:
-                wanted = min(wanted, self.useful[name])
+                growth = max(1.0, faster) if name in self.by_load else 1.0
+                wanted = min(wanted, math.ceil(growth * self.useful[name]))
             channels = min(wanted, operator.channels + room)
             if channels > operator.channels:
                 room -= channels - operator.channels

@@ -14,17 +14,19 @@ from dataclasses import dataclass
 import msgspec
 
 from braided.control.hot_keys import HotKeyRule, has_room_to_split
-from braided.control.measure.view import OperatorView
+from braided.control.measure.view import FlowView, OperatorView
 
 __all__ = [
     "HottestKey",
     "KeyNames",
     "Remote",
     "Useful",
+    "held_up",
     "of_cores",
     "of_key",
     "of_overhead",
     "remote_bound",
+    "sized",
 ]
 
 KeyNames = Callable[[str, bytes], str]
@@ -36,6 +38,15 @@ _KEY_LEAST = 0.5
 """Of a channel: a key that takes less is in nobody's way, whatever its share of a trickle."""
 _UTILISATION = 0.8
 _OTHER = 0.25
+_UNEXPLAINED = 0.25
+"""Of an interval: by less of an overhead that nobody explains no policy's number is far off."""
+_ORDINARY = 0.1
+"""Of an interval: what a batch takes in any case, as long as nobody knows better."""
+_LOOK = 1.25
+"""Where the work of rows asks for no more, so many times the channels show whether they help."""
+_CONGESTED = 0.2
+_FALLS_BEHIND = 0.95
+"""Of what comes in: who takes in less has ever more to do, and is not just late."""
 _NO_GAIN = 0.1
 """More channels that bring less throughput than this have brought none."""
 
@@ -110,17 +121,43 @@ def of_cores(operator: OperatorView, cpus: int | None) -> Useful | None:
     )
 
 
-def of_overhead(operator: OperatorView) -> Useful:
-    """Where batches take their interval without the work of their rows: whatever a policy makes of
-    that, nobody knows that more channels help, so it is found out with few.
+def sized(flow: FlowView, name: str) -> int | None:
+    """The channels that the work of an operator's rows asks for, beside an overhead that is known;
+    None where that leaves no time.
+
+    Operators run one after the other: the fewest are in proportion to the roots of their work.
     """
-    channels = 2 * operator.channels
-    return Useful(
-        channels,
-        "what a batch takes beside the work of its rows, a sink say, fills its interval; "
-        f"{channels} channels are tried first",
-        "overhead",
-    )
+    known_s = flow.overhead_s - flow.overhead_unexplained_s
+    known_s = max(known_s, min(flow.overhead_s, _ORDINARY * flow.interval_s))
+    room = 1.0 - known_s / flow.interval_s if flow.interval_s > 0 else 1.0
+    if room <= 0:
+        return None
+    roots = sum(math.sqrt(work) for work in flow.work.values())
+    channels = math.sqrt(flow.work[name]) * roots / (_UTILISATION * room)
+    return max(1, math.ceil(channels - 1e-9))
+
+
+def of_overhead(flow: FlowView, name: str) -> Useful | None:
+    """Where batches take long without the work of their rows, and it is not known that they would
+    without rows: policies make up for it with channels, many of them, and nobody knows that they
+    help. So as many are tried first as the work asks for. Where it fills the interval, it is no
+    more than twice as many in any case.
+    """
+    fills = flow.overhead_fills_interval
+    is_unexplained = flow.overhead_unexplained_s > _UNEXPLAINED * flow.interval_s > 0
+    if not fills and not is_unexplained:
+        return None
+    now = flow.operators[name].channels
+    channels = 2 * now
+    if is_unexplained:
+        look = now if flow.overhead_is_of_channels else math.ceil(_LOOK * now)
+        asked = max(sized(flow, name) or channels, look)
+        channels = min(asked, channels) if fills else asked
+    takes = "a batch takes long beside the work of its rows, in a sink say"
+    if channels > now:
+        return Useful(channels, f"{takes}; {channels} channels are tried first", "overhead")
+    why = f"{takes}, and did not with fewer channels; more than {channels} channels do not help"
+    return Useful(channels, why, "overhead")
 
 
 class Remote(msgspec.Struct, frozen=True):
@@ -136,12 +173,16 @@ class Remote(msgspec.Struct, frozen=True):
         """
         return abs(operator.throughput - self.rows_per_s) > _OTHER * self.rows_per_s
 
-    def useful(self, is_over: bool) -> Useful:
-        """Who looks again whether it still is so does not look far."""
+    def useful(self, is_over: bool, asked: int | None = None) -> Useful:
+        """Who looks again whether it still is so does not look far: no further than to twice as
+        many, nor than to as many as the work of rows asks for, or a look takes.
+        """
         if is_over:
+            first = 2 * self.channels
+            if asked is not None:
+                first = min(first, max(asked, math.ceil(_LOOK * self.channels)))
             return Useful(
-                2 * self.channels,
-                f"{self.tried} channels did not help before; {2 * self.channels} are tried first",
+                first, f"{self.tried} channels did not help before; {first} are tried first"
             )
         return Useful(
             self.channels,
@@ -149,6 +190,31 @@ class Remote(msgspec.Struct, frozen=True):
             f"holds them up comes after them, a sink say; more than {self.channels} channels do "
             "not help",
         )
+
+
+def held_up(flow: FlowView, operator: OperatorView) -> Remote | None:
+    """What a batch shows that a step up would: an operator takes in less than comes in, while most
+    of a batch is not its rows', was less with fewer channels, and its work asks for fewer. They
+    have made their work shorter, and something else longer by as much.
+    """
+    rows_per_s = operator.throughput
+    falls_behind = (
+        operator.backlog_rows > operator.late_rows
+        or rows_per_s < _FALLS_BEHIND * operator.arrival_rate
+    )
+    if (
+        operator.congestion <= _CONGESTED
+        or flow.overhead_unexplained_s <= _UNEXPLAINED * flow.interval_s
+        or not flow.overhead_is_of_channels
+        or not falls_behind
+    ):
+        return None
+    asked = sized(flow, operator.name)
+    if asked is None:
+        return None
+    part = min(1.0, rows_per_s / operator.arrival_rate) if operator.arrival_rate > 0 else 1.0
+    needed = max(1, math.ceil(asked * part))
+    return Remote(needed, operator.channels, rows_per_s) if needed < operator.channels else None
 
 
 def remote_bound(operator: OperatorView, channels_before: int, before: float) -> Remote:

@@ -113,6 +113,7 @@ class Measurer:
             batch=sample.batch,
             interval_s=sample.interval_s,
             overhead_s=self._overhead.seconds(),
+            overhead_known_s=self._overhead.known_s(),
             latency_s=self._latency.mean() if self._latency.values() else None,
             operators=views,
             upstream=sample.upstream,
@@ -138,8 +139,8 @@ class Measurer:
             overhead_s = max([overhead_s, *alike])
         else:
             for each in pause:
-                self._overhead.add(each.channels, each.overhead_s)
-        self._overhead.add(of_batch.channels, overhead_s)
+                self._overhead.add(each.channels, each.overhead_s, each.is_late)
+        self._overhead.add(of_batch.channels, overhead_s, is_late)
         if self._was_late and not is_late:
             self._latency = Recent(SHORT_BATCHES)  # how late others were says nothing any more
             self._latencies_in_time = Latency()

@@ -5,6 +5,11 @@ on a small machine by much. Who does not know that takes channels to make up for
 the channels are the cause of. So the overhead is kept per number of channels, and what one more
 adds is the slope of a line through them. As long as only one number has been seen, half of what it
 took is put down to its channels.
+
+What a late batch takes beside its work may be its rows' doing all the same: a sink that is as slow
+for many channels as for few takes the longer, the more rows there are. So of an overhead that much
+is *known* to come with every batch that batches in time had, or that there was with every number of
+channels, as long as there have been several.
 """
 
 from __future__ import annotations
@@ -30,9 +35,12 @@ class Overhead:
         self._length = length_batches
         self._by_channels: OrderedDict[int, Recent] = OrderedDict()
         self._channels = 0
+        self._in_time = Recent(length_batches)
 
-    def add(self, channels: int, overhead_s: float) -> None:
+    def add(self, channels: int, overhead_s: float, is_late: bool = True) -> None:
         """A batch on so many channels, those of all operators together."""
+        if not is_late:
+            self._in_time.add(max(0.0, overhead_s))
         self._channels = channels
         recent = self._by_channels.setdefault(channels, Recent(self._length))
         self._by_channels.move_to_end(channels)
@@ -43,6 +51,17 @@ class Overhead:
     def seconds(self) -> float:
         """Of a batch on as many channels as the last one had."""
         return self._by_channels[self._channels].mean() if self._by_channels else 0.0
+
+    def known_s(self) -> float:
+        """The part of it that has nothing to do with how many rows there are, as far as is seen."""
+        in_time_s = self._in_time.mean()
+        if not self.is_known:
+            return in_time_s
+        seen_s, least_s = self.seconds(), min(each.mean() for each in self._by_channels.values())
+        of_channels_s = self.per_channel_s() * self._channels
+        if of_channels_s > seen_s / 2:
+            least_s = min(least_s, seen_s - of_channels_s)
+        return max(in_time_s, least_s)
 
     @property
     def is_known(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -158,6 +159,7 @@ class FlowView:
     latency_s: float | None
     operators: Mapping[str, OperatorView]
     upstream: Mapping[str, tuple[str, ...]]
+    overhead_known_s: float | None = None  # of it, whatever comes in; None: all of it
     channel_s: float = 0.0  # what one more channel, of any operator, adds to the overhead
     channel_s_known: bool = True  # or assumed, as long as there was one number of channels only
     collected_s: float = 0.0  # how long the input of the last batch that had some was collected
@@ -178,6 +180,25 @@ class FlowView:
     def overhead_fills_interval(self) -> bool:
         """Whether a batch takes all its time for what channels do not shorten."""
         return 0 < self.interval_s <= self.overhead_s
+
+    @property
+    def overhead_unexplained_s(self) -> float:
+        """Of the overhead, what may be the doing of rows, in a sink say."""
+        known_s = self.overhead_s if self.overhead_known_s is None else self.overhead_known_s
+        return max(0.0, self.overhead_s - known_s)
+
+    @property
+    def overhead_is_of_channels(self) -> bool:
+        """Whether most of the overhead came with channels, as far as has been seen: of their own,
+        or because what comes after them makes up for what they save.
+        """
+        channels = sum(operator.channels for operator in self.operators.values())
+        return self.channel_s_known and self.channel_s * channels > self.overhead_s / 2
+
+    @cached_property
+    def work(self) -> Mapping[str, float]:
+        """The load of each operator, all its slots together."""
+        return {name: operator.total_load for name, operator in self.operators.items()}
 
     def fed_by_source(self, name: str) -> bool:
         return not self.upstream.get(name)
