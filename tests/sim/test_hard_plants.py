@@ -197,15 +197,64 @@ def test_a_full_sink_is_learnt_of_where_batches_are_given_their_channels_ahead(
 ) -> None:
     flow = plant(arrivals, 100, sink_rows_per_s=1500, sized=True, operator={"channels": 2})
     run = run_of("ds2", flow)
-    judged = {e.decision: e.verdict for e in run.events if isinstance(e, Judged)}
-    ahead = [e for e in run.said("scale-up") if "times as fast as before" in e.reason]
-    assert "ineffective" in {judged[e.decision] for e in ahead}
+    assert any("what holds them up comes after them" in e.reason for e in run.said("scale-down"))
     assert max(used(run)) <= 8
-    assert used(run)[-1] == 2
+    assert used(run)[-1] <= 3
+
+
+SINKS: dict[str, tuple[dict[str, Any], int, int]] = {
+    # A plant, what its load needs, and as many channels as what the sink takes needs.
+    "too few channels": ({"arrivals": Constant(8000), "channels": 2, "rows_max": 6000}, 12, 5),
+    "enough for the sink": ({"arrivals": Constant(8000), "channels": 4}, 12, 5),
+    "a source that holds back": (
+        {"arrivals": Constant(8000), "channels": 4, "rows_max": 6000},
+        12,
+        5,
+    ),
+    "nearly fast enough": ({"arrivals": Constant(4000), "channels": 4, "rows_max": 6000}, 6, 5),
+    "a tenfold surge": ({"arrivals": Spike(1000, 10_000, 30, 1e9), "channels": 2}, 14, 6),
+    "a load that doubles": ({"arrivals": Spike(2000, 4000, 30, 1e9), "channels": 3}, 6, 5),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("sink", SINKS)
+def test_a_sink_that_is_too_slow_is_found_out_with_no_more_than_the_load_needs(
+    sink: str, noise: float, policy: str
+) -> None:
+    others, needed, enough = SINKS[sink]
+    others = dict(others)
+    of_operator = {"channels": others.pop("channels"), "slots": 1024}
+    flow = plant(
+        **others, duration_s=240, sink_rows_per_s=3000, arrival_noise=noise, operator=of_operator
+    )
+    run = run_of(policy, flow)
+    most = 1.3 * needed
+    if noise:  # what it makes of a surge is another question
+        most = max(most, *used(run_of(policy, replace(flow, sink_rows_per_s=float("inf")))))
+    assert max(used(run)) <= most
+    assert used(run)[-1] <= max(1.3 * enough, enough + 2)
+    assert len(run.changes) <= 6
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_sink_that_is_fast_again_has_its_channels_soon(policy: str) -> None:
+    flow = plant(
+        Constant(8000),
+        150,
+        sink_rows_per_s=3000,
+        sink_slow_until_s=40,
+        rows_max=10_000,
+        operator={"channels": 4},
+    )
+    run = run_of(policy, flow)
+    assert max(b.channels for b in run.batches if b.start_s < 40) <= 1.3 * 12
+    assert any(b.channels >= 10 for b in run.batches if b.start_s < 60)
 
 
 def test_remote_congestion_is_taken_back_at_once_and_where_it_came_from_is_not_forgotten() -> None:
-    flow = plant(Constant(9000), 200, sink_rows_per_s=1500, rows_max=3000, operator={"channels": 1})
+    flow = plant(Constant(9000), 200, sink_rows_per_s=1500, rows_max=3000, operator={"channels": 2})
     run = run_of("saso", flow)
     downs = run.said("scale-down")
     assert any("remote (P5)" in e.reason for e in downs)
@@ -496,10 +545,8 @@ def test_at_32_hosts_it_neither_oscillates_nor_overshoots(
     changes, turned = LARGE[name]
     assert fields["changes"] <= changes
     assert fields["turns"] <= turned
-    # Over what the peak of the load needs, whatever the policy; nobody knows a sink before a look,
-    # and who goes by rates looks by those of the first batch.
-    sink = 4 if policy is None else 2
-    assert fields["overshoot"] <= (sink if name == "sink-32" else 1.3)
+    # Over what the peak of the load needs, whatever the policy.
+    assert fields["overshoot"] <= 1.3
 
 
 def test_what_a_peak_needs_is_told_of_the_flow_and_not_of_the_policy() -> None:
