@@ -1,9 +1,9 @@
 """An Iceberg table through its catalog, by way of `pyiceberg`: no class of Iceberg's in the JVM.
 
 A table's snapshot names its files, and the catalog says which snapshot it is. A batch is one change
-in the catalog that brings a snapshot with the batch's files and takes down sink and batch twice: in
-the snapshot, for people and tools that look at the table's history, and in a property of the table,
-as snapshots expire. The catalog takes the change only if the table is still what it was, so that of
+in the catalog that brings a snapshot with the batch's files and notes sink and batch twice: in the
+snapshot, for people and tools that look at the table's history, and in a property of the table, as
+snapshots expire. The catalog takes the change only if the table is still what it was, so that of
 two publishers of one batch the second looks again and finds it.
 
 What leads to a catalog has secrets in it: they are in no message and no repr.
