@@ -23,6 +23,7 @@ from braided.control.policy import BalancePolicy, ScalePolicy
 from braided.control.registry import balance_policy, policy_names, scale_policy
 from braided.errors import OptionError
 from braided.store.durable.location import Location
+from braided.store.slots.channel_state import SnapshotLimits
 
 __all__ = ["MAX_CHANNELS", "MAX_SLOTS", "Options"]
 
@@ -49,6 +50,8 @@ _BYTES_PER_UNIT = {
     for suffix in ("", "b")
 } | {"b": 1}
 
+_SNAPSHOTS = SnapshotLimits()
+
 
 @dataclass(frozen=True)
 class Options:
@@ -56,9 +59,9 @@ class Options:
 
     slots: int = 256
     channels: int = 1
-    snapshot_min_bytes: int = 1 << 20
-    snapshot_factor: float = 2.0
-    snapshot_per_task: int = 4
+    snapshot_min_bytes: int = _SNAPSHOTS.snapshot_min_bytes
+    snapshot_factor: float = _SNAPSHOTS.snapshot_factor
+    snapshots_per_task: int = _SNAPSHOTS.snapshots_per_task
     retained_manifests: int = 100
     full_manifest_every: int = 64
     order_preserving: bool = False
@@ -398,7 +401,8 @@ _TABLE = (
         "snapshot.minBytes",
         "snapshot_min_bytes",
         _SIZE,
-        "a slot with less changelog than this, in no more than 256 runs, is not worth a snapshot",
+        "a slot with less changelog than this, in no more than "
+        f"{_SNAPSHOTS.snapshot_runs} runs, is not worth a snapshot",
     ),
     _Option(
         "snapshot.factor",
@@ -408,7 +412,7 @@ _TABLE = (
     ),
     _Option(
         "snapshot.perTask",
-        "snapshot_per_task",
+        "snapshots_per_task",
         _whole(1),
         "how many of its slots a task snapshots at most in one batch",
     ),

@@ -148,7 +148,7 @@ class Transition:
         if any(table.assigned != before[name].assigned for name, table in wanted.items()):
             for name in repinned:
                 alone = replace(current[name], pins=wanted[name].pins)
-                current[name] = _following(before[name], alone)
+                current[name] = alone.as_next_of(before[name])
         else:
             urgent = urgent or bool(repinned)
         if not urgent and not self._moves_at_once and (not grown or self._is_warming()):
@@ -454,7 +454,7 @@ class Transition:
         demands = {name: self._demand(name, table) for name, table in tables.items()}
         chosen = choose_hosts(demands, available, self._naive)
         return {
-            name: _following(before[name], replace(table, hosts=chosen[name]))
+            name: replace(table, hosts=chosen[name]).as_next_of(before[name])
             for name, table in tables.items()
         }
 
@@ -473,7 +473,7 @@ class Transition:
                 host if host in there else new
                 for host, new in zip(old, placed[name].hosts, strict=True)
             )
-            mended[name] = _following(table, replace(table, hosts=hosts))
+            mended[name] = replace(table, hosts=hosts).as_next_of(table)
         return mended
 
     def _demand(self, name: str, table: RoutingTable) -> ChannelDemand:
@@ -559,9 +559,3 @@ def _together(missing: HostSlots, guests: HostSlots) -> HostSlots:
             for name, slots in slots_by_operator.items():
                 of_host[name] = tuple(sorted({*of_host.get(name, ()), *slots}))
     return found
-
-
-def _following(before: RoutingTable, table: RoutingTable) -> RoutingTable:
-    """The table as the next epoch after another; that one itself if nothing differs."""
-    same = replace(table, epoch=before.epoch)
-    return before if same == before else replace(table, epoch=before.epoch + 1)

@@ -22,7 +22,6 @@ from braided.control.same_batch import (
     PassLedger,
     PassOutlook,
     batch_work,
-    following,
     plan_batch,
     saved_by,
 )
@@ -110,7 +109,7 @@ class SameBatch:
             assert known is not None
             plan = self._plan(known, name, taken[name], rows)
             if plan is not None:
-                table = following(before[name], plan.table)
+                table = plan.table.as_next_of(before[name])
                 plans[name] = replace(plan, table=table)
         return plans
 
