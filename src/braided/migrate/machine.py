@@ -11,10 +11,10 @@ DSM begins with the kill: it has no PREPARING and no ENDING, and the batch in fl
 by whoever is there. DCR prepares before it pauses, so that little time is without output; CCR is to
 be there soonest, so it cuts the running batch at once and prepares meanwhile, and the first batch
 on the new executors does what was captured and nothing else. If somebody can't be prepared then, or
-that takes long, batches resume until all are. A phase with nothing to wait for is
-passed through. Executors that are lost before the move are waited for again. When time is up, or
-something fails, before a batch has run on the new executors, all is as it was: channels are free to
-go back, and the newcomers are let go, but for those that stand in for executors that are lost.
+that takes long, batches resume until all are. A phase with nothing to wait for is passed through.
+Executors that are lost before the move are waited for again. When time is up, or something fails,
+before a batch has run on the new executors, all is as it was: channels are free to go back, and the
+newcomers are let go, but for those that stand in for executors that are lost.
 
 Whoever lets executors go says how many are wanted from then on, so that one that is lost later is
 replaced, and one that was let go is not.

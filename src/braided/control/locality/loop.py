@@ -206,8 +206,8 @@ class LocalityLoop:
         if plan is None:
             return {}, events
         events += self._judge(view.batch, plan, given.hosts)
-        # Whether or not a table is taken: keys that are together are so by an earlier one, by one
-        # of before a restart, or by a user's.
+        # Anchors are noted even if no table is taken: an earlier table, one of before a restart or
+        # a user's may have brought the keys together.
         self._anchors_before = self._anchors = plan.anchors_now
         held = "" if plan.gain.pays else "it does not pay"
         if not held and self.rule.dry_run:

@@ -62,7 +62,7 @@ class _OldValue(NamedTuple):
     position: int
     decode: Any
     decode_old: Any | None
-    """Where an int became a float: as it was, to see that it is the same."""
+    """Where an int became a float: decodes the int, to see that no digit is lost."""
 
 
 class _Version(NamedTuple):
