@@ -171,8 +171,10 @@ class SameBatch:
         if operator is None or work is None or table.slots.size != operator.load.size:
             return None
         period_s = known.view.period_s
-        return plan_batch(_by(operator, table), work, self._policy, known.prices, period_s)
+        return plan_batch(
+            _operator_with_table(operator, table), work, self._policy, known.prices, period_s
+        )
 
 
-def _by(operator: OperatorView, table: RoutingTable) -> OperatorView:
+def _operator_with_table(operator: OperatorView, table: RoutingTable) -> OperatorView:
     return replace(operator, table=table, speeds=operator.speeds_of(table.channels))

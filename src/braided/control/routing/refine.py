@@ -103,7 +103,7 @@ class _MovableSlots:
 
     def take(self, channel: int, peak: float, low: float) -> tuple[float, int] | None:
         """Removes and returns the best slot to move between these loads; None: none is better."""
-        slots_of_channel = self._of(channel)
+        slots_of_channel = self._laid_out_slots(channel)
         weight = slots_of_channel.nearest((peak - low) / 2)
         # Said in the loads as they will be, which rounding may have made no better.
         if weight is None or peak - weight >= peak or low + weight >= peak:
@@ -118,7 +118,7 @@ class _MovableSlots:
             # Most receivers never give: no need to lay out what they have.
             self._arrived.setdefault(channel, []).append((weight, slot))
 
-    def _of(self, channel: int) -> _ChannelSlots:
+    def _laid_out_slots(self, channel: int) -> _ChannelSlots:
         slots_of_channel = self._by_channel.get(channel)
         if slots_of_channel is None:
             numbers = self._of_channel(channel)

@@ -253,7 +253,7 @@ class ColumnRun:
                 return []
             return self._given_out(call, table_of(output, call.hook), origin)
         except (StateValueError, OutputSchemaError) as error:
-            raise self._told(error, call) from None
+            raise self._failure_with_keys(error, call) from None
 
     def _given_out(self, call: _Call, table: pa.Table, origin: Any) -> list[pa.RecordBatch]:
         hook = call.hook
@@ -279,7 +279,9 @@ class ColumnRun:
             begin += chunk.num_rows
         return emitted
 
-    def _told(self, error: StateValueError | OutputSchemaError, call: _Call) -> BraidedError:
+    def _failure_with_keys(
+        self, error: StateValueError | OutputSchemaError, call: _Call
+    ) -> BraidedError:
         """Names the operator, the keys, the rows, the batch and the hook's line as well."""
         which = f"operator {self._program.name!r}"
         named = error if str(error).startswith(which) else type(error)(f"{which}: {error}")
