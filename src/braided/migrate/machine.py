@@ -37,7 +37,7 @@ from braided.migrate.steps import (
     Instruction,
     Kill,
     MigrationOutcome,
-    Pause,
+    PauseBatches,
     PausedLong,
     Prepare,
     Request,
@@ -160,7 +160,7 @@ class Machine:
         if self.phase is Phase.PREPARING and (self._is_prepared() or self._cuts_at_once):
             self.phase = Phase.ENDING
             self._is_paused = True
-            instructions.append(Pause())
+            instructions.append(PauseBatches())
             if self._is_running and self.strategy is Strategy.CCR:
                 instructions.append(CutBatch())
         waits = self.phase in (Phase.PREPARING, Phase.ENDING)

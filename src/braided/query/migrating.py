@@ -35,7 +35,7 @@ from braided.migrate.steps import (
     Instruction,
     Kill,
     MigrationOutcome,
-    Pause,
+    PauseBatches,
     PausedLong,
     Prepare,
     Request,
@@ -408,7 +408,7 @@ class Migrations:
                     name="braided prepares",
                     daemon=True,
                 ).start()
-            elif isinstance(instruction, Pause):
+            elif isinstance(instruction, PauseBatches):
                 with self._lock:
                     self._is_paused = True
                     self._paused_s = time.monotonic()

@@ -74,7 +74,7 @@ class OutputEncoder:
         # UTC is what Spark's side of mapInArrow reads timestamps as.
         self.arrow_schema: pa.Schema = to_arrow_schema(StructType(plain))
         self._columns = [
-            _Column(self, field, arrow.type)
+            _ColumnEncoder(self, field, arrow.type)
             for field, arrow in zip(schema.fields, self.arrow_schema, strict=True)
         ]
         self._plain = [_plain_test(field) for field in schema.fields]
@@ -197,7 +197,7 @@ class OutputEncoder:
         )
 
 
-class _Column:
+class _ColumnEncoder:
     """Encodes the values of one output column."""
 
     def __init__(self, encoder: OutputEncoder, field: StructField, arrow: pa.DataType) -> None:

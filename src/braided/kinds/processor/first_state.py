@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from braided.errors import BraidedError
 from braided.flow.route import place_column, slot_of_place, slot_sql
-from braided.kinds.processor.input import Groups, PandasReader, RowReader
+from braided.kinds.processor.input import GroupReader, PandasReader, RowReader
 from braided.kinds.processor.program import ProcessorProgram
 from braided.kinds.processor.runtime import ProcessorRuntime
 from braided.spark.offset_log import BatchTimes
@@ -107,7 +107,7 @@ def handle_initial(
         for chunk in chunks
         if chunk.num_rows
     )
-    for number, key, values, rows, _ in Groups(grouped, reader):
+    for number, key, values, rows, _ in GroupReader(grouped, reader):
         runtime.start()
         runtime.key.open(slot_of(number), key)
         row: Any = None
