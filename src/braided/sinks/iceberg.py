@@ -91,7 +91,7 @@ class IcebergSink(TableFilesSink):
             "in foreachBatch with such an engine, or to another table"
         )
 
-    def _place(self, spark: SparkSession) -> tuple[Location, Store]:
+    def _root_and_store(self, spark: SparkSession) -> tuple[Location, Store]:
         path = self._table.data_path
         # Hadoop reaches by s3a what others call s3.
         location = Location.of(f"s3a{path[2:]}" if path.startswith("s3:") else path)
