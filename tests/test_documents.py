@@ -102,6 +102,21 @@ def test_every_package_of_the_rule_is_on_the_map() -> None:
             assert f"| `{name}/`" in text or f"`{name}.py`" in text or f", `{name}/`" in text, name
 
 
+def test_the_map_stands_from_high_to_low() -> None:
+    layers = script("layers")
+    text = (ROOT / "docs/architecture.md").read_text()
+    shown = text.partition("## The map")[2].partition("\n`scripts/layers.py`")[0]
+    row_of = {
+        name: number
+        for number, row in enumerate(re.findall(r"^\| (`.*?) \|", shown, re.M))
+        for name in re.findall(r"`(\w+)(?:/|\.py)`", row)
+    }
+    assert row_of.keys() == layers.MAY_IMPORT.keys() - {layers.FACE}
+    for name, number in row_of.items():
+        lower = set(layers.MAY_IMPORT[name].split()) & row_of.keys()
+        assert {other for other in lower if row_of[other] < number} == set(), name
+
+
 def test_every_package_says_what_lives_in_it_and_what_it_may_touch() -> None:
     for path in PACKAGE.rglob("__init__.py"):
         tree = ast.parse(path.read_text())

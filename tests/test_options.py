@@ -66,7 +66,7 @@ def test_default_channels_never_exceed_the_slots_but_asked_ones_may() -> None:
         ("snapshot.minBytes", "3mb", "snapshot_min_bytes", 3 << 20),
         ("snapshot.factor", "0.5", "snapshot_factor", 0.5),
         ("snapshot.factor", 3, "snapshot_factor", 3.0),
-        ("snapshot.perTask", "1", "snapshot_per_task", 1),
+        ("snapshot.perTask", "1", "snapshots_per_task", 1),
         ("retainedManifests", "2", "retained_manifests", 2),
         ("fullManifestEvery", "1", "full_manifest_every", 1),
         ("orderPreserving", True, "order_preserving", True),

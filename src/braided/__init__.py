@@ -1,4 +1,8 @@
-"""Braided: keyed state that can move, on Spark Structured Streaming."""
+"""Braided: keyed state that can move, on Spark Structured Streaming.
+
+Here are the names that users import, each fetched from its module when it is asked for; the
+packages below are not for users. docs/architecture.md says what lives in which.
+"""
 
 from __future__ import annotations
 

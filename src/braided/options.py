@@ -8,10 +8,8 @@ don't. Whatever is wrong is found before the query starts, and all of it is told
 from __future__ import annotations
 
 import difflib
-import math
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -20,9 +18,28 @@ from braided.control.measure.window import LENGTH_BATCHES
 from braided.control.policies.balancers import TOLERATED
 from braided.control.policies.ds2 import CATCH_UP_S, UTILISATION
 from braided.control.policy import BalancePolicy, ScalePolicy
-from braided.control.registry import balance_policy, policy_names, scale_policy
+from braided.control.registry import balance_policy
 from braided.errors import OptionError
-from braided.store.durable.location import Location
+from braided.option_values import (
+    BALANCE,
+    COLUMN,
+    DIRECTORY,
+    FACTOR,
+    FLAG,
+    NAMES,
+    SCALE,
+    SECONDS,
+    SHARE,
+    SIZE,
+    TARGET,
+    THRESHOLD,
+    ZONES,
+    ValueKind,
+    one_of,
+    text_of,
+    whole,
+)
+from braided.store.slots.channel_state import SnapshotLimits
 
 __all__ = ["MAX_CHANNELS", "MAX_SLOTS", "Options"]
 
@@ -34,20 +51,7 @@ _SESSION_PREFIX = "spark.braided."
 _STORE = "store."
 """What begins so is for the client of the checkpoint's store, which knows its own settings."""
 
-_MS_PER_UNIT = {
-    "us": 0.001,
-    "ms": 1,
-    "s": 1000,
-    "m": 60_000,
-    "min": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
-}
-_BYTES_PER_UNIT = {
-    unit + suffix: 1 << shift
-    for unit, shift in {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}.items()
-    for suffix in ("", "b")
-} | {"b": 1}
+_SNAPSHOTS = SnapshotLimits()
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,9 @@ class Options:
 
     slots: int = 256
     channels: int = 1
-    snapshot_min_bytes: int = 1 << 20
-    snapshot_factor: float = 2.0
-    snapshot_per_task: int = 4
+    snapshot_min_bytes: int = _SNAPSHOTS.snapshot_min_bytes
+    snapshot_factor: float = _SNAPSHOTS.snapshot_factor
+    snapshots_per_task: int = _SNAPSHOTS.snapshots_per_task
     retained_manifests: int = 100
     full_manifest_every: int = 64
     order_preserving: bool = False
@@ -132,11 +136,11 @@ class Options:
                 if value is None or not written.lower().startswith(prefix):
                     continue
                 if written.lower().startswith(prefix + _STORE):
-                    store[written[len(prefix + _STORE) :].lower()] = _text(value)
+                    store[written[len(prefix + _STORE) :].lower()] = text_of(value)
                     continue
                 own = _OF_OPERATOR.fullmatch(written[len(prefix) :].lower())
                 if own is not None:
-                    of_operators[own[2], own[1]] = (written, _text(value))
+                    of_operators[own[2], own[1]] = (written, text_of(value))
                     continue
                 option = _BY_NAME.get(written[len(prefix) :].lower())
                 if option is None:
@@ -186,210 +190,32 @@ class Options:
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """A kind of value: how a person is told what it takes, how text becomes it and back."""
-
-    takes: str
-    parse: Callable[[Any], Any]  # ValueError when the text does not fit
-    show: Callable[[Any], str] = str
-    objects: bool = False  # whether it may be something else than text
-
-    def given(self, value: Any) -> Any:
-        """A value as it is parsed: as Spark's `option` would pass it on, unless it is an object."""
-        if self.objects and not isinstance(value, str):
-            return value
-        return _text(value)
-
-
-def _text(value: Any) -> str:
-    return (str(value).lower() if isinstance(value, bool) else str(value)).strip()
-
-
-@dataclass(frozen=True)
 class _Option:
     name: str
     field: str
-    kind: _Kind
+    kind: ValueKind
     meaning: str
     default: str = ""  # in words, where the field's default does not say it
 
 
-def _whole(least: int, most: int | None = None) -> _Kind:
-    def parse(text: str) -> int:
-        if not re.fullmatch(r"[+-]?[0-9]+", text):
-            raise ValueError
-        number = int(text)
-        if number < least or (most is not None and number > most):
-            raise ValueError
-        return number
-
-    span = f"from {least} to {most}" if most is not None else f"of at least {least}"
-    return _Kind(f"a whole number {span}", parse)
-
-
-def _parse_factor(text: str) -> float:
-    number = float(text)
-    if not (number > 0 and math.isfinite(number)):
-        raise ValueError
-    return number
-
-
-def _parse_flag(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError
-    return text.lower() == "true"
-
-
-def _parse_size(text: str) -> int:
-    match = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text.lower())
-    if not match or (match[2] or "b") not in _BYTES_PER_UNIT:
-        raise ValueError
-    return int(match[1]) * _BYTES_PER_UNIT[match[2] or "b"]
-
-
-def _parse_seconds(text: str) -> float:
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?)\s*([a-z]*)", text.lower())
-    if not match or (match[2] or "s") not in _MS_PER_UNIT:
-        raise ValueError
-    return float(match[1]) * _MS_PER_UNIT[match[2] or "s"] / 1000
-
-
-def _parse_column(text: str) -> str:
-    if not text:
-        raise ValueError
-    return text
-
-
-def _one_of(*words: str) -> _Kind:
-    def parse(text: str) -> str:
-        if text.lower() not in words:
-            raise ValueError
-        return text.lower()
-
-    return _Kind(f"{', '.join(words[:-1])} or {words[-1]}", parse)
-
-
-def _parse_scale(given: Any) -> str | ScalePolicy:
-    chosen: str | ScalePolicy = _policy(given, scale_policy)
-    return chosen
-
-
-def _parse_balance(given: Any) -> str | BalancePolicy:
-    chosen: str | BalancePolicy = _policy(given, balance_policy)
-    return chosen
-
-
-def _policy(given: Any, find: Callable[[Any], Any]) -> Any:
-    """The name or the object itself; whether there is such a policy is all that is looked at."""
-    try:
-        find(given)
-    except TypeError as error:  # an object without the method
-        raise ValueError from error
-    return given
-
-
-def _parse_positive_seconds(text: str) -> float:
-    seconds = _parse_seconds(text)
-    if seconds <= 0:
-        raise ValueError
-    return seconds
-
-
-def _parse_share(text: str) -> float:
-    number = _parse_factor(text)
-    if number > 1:
-        raise ValueError
-    return number
-
-
-def _parse_threshold(text: str) -> float:
-    number = _parse_factor(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-def _parse_names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise ValueError
-    return names
-
-
-def _parse_zones(text: str) -> dict[str, str]:
-    pairs = [pair.split("=") for pair in _parse_names(text)]
-    zones = {pair[0].strip(): pair[-1].strip() for pair in pairs}
-    if any(len(pair) != 2 for pair in pairs) or not all(zones) or not all(zones.values()):
-        raise ValueError
-    if len(zones) < len(pairs):
-        raise ValueError
-    return zones
-
-
-def _parse_directory(text: str) -> str:
-    if not text:
-        raise ValueError
-    # Absolute, because tasks run in other working directories than the driver's.
-    location = Location.of(os.path.expanduser(text))
-    if location.local is None:
-        raise ValueError
-    return location.text
-
-
-def _show_size(size: int) -> str:
-    for unit in "gmk":
-        if size and size % _BYTES_PER_UNIT[unit] == 0:
-            return f"{size // _BYTES_PER_UNIT[unit]}{unit}"
-    return str(size)
-
-
-_FLAG = _Kind("true or false", _parse_flag, lambda flag: str(flag).lower())
-_FACTOR = _Kind("a number above 0", _parse_factor)
-_SIZE = _Kind("a size: bytes, or a number with k, m, g or t such as 64m", _parse_size, _show_size)
-_SECONDS = _Kind(
-    "a time: seconds, or a number with ms, s, m or h such as 500ms",
-    _parse_seconds,
-    lambda seconds: f"{seconds:g}s",
-)
-_COLUMN = _Kind("the name of a column", _parse_column)
-_ON_ERROR = _one_of("fail", "divert")
-_LOCALITY = _one_of("auto", "on", "off")
-_ZONES = _Kind(
-    "hosts and their zones, such as h1=a,h2=a,h3=b",
-    _parse_zones,
-    lambda zones: ",".join(f"{host}={zone}" for host, zone in zones.items()),
-)
-_LATE = _one_of("drop", "divert")
-_PLACEMENT = _one_of("on", "naive", "off")
-_SAME_BATCH = _one_of("auto", "on", "off")
-_HOT_KEYS = _one_of("split", "pin", "off")
-_SCALE = _Kind(
-    f"{', '.join(policy_names()['scale'])}, a registered name, or an object with `scale`",
-    _parse_scale,
-    objects=True,
-)
-_BALANCE = _Kind(
-    f"{', '.join(policy_names()['balance'])}, a registered name, or an object with `balance`",
-    _parse_balance,
-    objects=True,
-)
-_TARGET = _Kind("a time above 0: seconds, or a number with ms, s, m or h", _parse_positive_seconds)
-_SHARE = _Kind("a number above 0 and up to 1", _parse_share)
-_THRESHOLD = _Kind("a number of at least 1", _parse_threshold)
-_NAMES = _Kind("names with commas between them", _parse_names)
-_DIRECTORY = _Kind("the path of a directory on a local disk", _parse_directory)
+_ON_ERROR = one_of("fail", "divert")
+_LOCALITY = one_of("auto", "on", "off")
+_LATE = one_of("drop", "divert")
+_PLACEMENT = one_of("on", "naive", "off")
+_SAME_BATCH = one_of("auto", "on", "off")
+_HOT_KEYS = one_of("split", "pin", "off")
 
 _TABLE = (
     _Option(
         "slots",
         "slots",
-        _whole(1, MAX_SLOTS),
+        whole(1, MAX_SLOTS),
         "how many slots an operator's keys are hashed into; fixed at its first start",
     ),
     _Option(
         "channels",
         "channels",
-        _whole(1, MAX_CHANNELS),
+        whole(1, MAX_CHANNELS),
         "how many channels an operator has at its first start; `rescale` changes it while the "
         "query runs, and a restart goes on with what it had",
         default="Spark's default parallelism",
@@ -397,43 +223,44 @@ _TABLE = (
     _Option(
         "snapshot.minBytes",
         "snapshot_min_bytes",
-        _SIZE,
-        "a slot with less changelog than this, in no more than 256 runs, is not worth a snapshot",
+        SIZE,
+        "a slot with less changelog than this, in no more than "
+        f"{_SNAPSHOTS.snapshot_runs} runs, is not worth a snapshot",
     ),
     _Option(
         "snapshot.factor",
         "snapshot_factor",
-        _FACTOR,
+        FACTOR,
         "a slot gets a new snapshot when its changelog is more than this many times its size",
     ),
     _Option(
         "snapshot.perTask",
-        "snapshot_per_task",
-        _whole(1),
+        "snapshots_per_task",
+        whole(1),
         "how many of its slots a task snapshots at most in one batch",
     ),
     _Option(
         "retainedManifests",
         "retained_manifests",
-        _whole(2),
+        whole(2),
         "how many batches back the checkpoint can be read; older files are deleted",
     ),
     _Option(
         "fullManifestEvery",
         "full_manifest_every",
-        _whole(1),
+        whole(1),
         "every so many batches a manifest is full and not a delta",
     ),
     _Option(
         "orderPreserving",
         "order_preserving",
-        _FLAG,
+        FLAG,
         "output in the order a single channel would give, merged in one last task",
     ),
     _Option(
         "orderBy",
         "order_by",
-        _COLUMN,
+        COLUMN,
         "rows of a key are processed in the order of this column",
         default="the order of arrival",
     ),
@@ -447,7 +274,7 @@ _TABLE = (
     _Option(
         "routing",
         "routing",
-        _DIRECTORY,
+        DIRECTORY,
         "files that say which keys a new query has together ([control](docs/control.md)); one that "
         "goes on keeps to its own",
         default="none: keys are where their hashes say",
@@ -455,7 +282,7 @@ _TABLE = (
     _Option(
         "dropOperators",
         "drop_operators",
-        _NAMES,
+        NAMES,
         "operators of the checkpoint that the flow has no more: their state is dropped, and can be "
         "read as long as batches that had it are retained",
         default="none",
@@ -470,14 +297,14 @@ _TABLE = (
     _Option(
         "cache.dir",
         "cache_dir",
-        _DIRECTORY,
+        DIRECTORY,
         "where each host keeps its copy of the state",
         default="Spark's local directory on that host",
     ),
     _Option(
         "cache.maxBytes",
         "cache_max_bytes",
-        _SIZE,
+        SIZE,
         "of how many bytes of state a host keeps a copy, on twice as many of its disk at most; "
         "the slots used longest ago are left out",
         default="a quarter of the disk",
@@ -485,86 +312,86 @@ _TABLE = (
     _Option(
         "scale",
         "scale",
-        _SCALE,
+        SCALE,
         "who decides how many channels operators have; with `off`, only `rescale` does",
         default="`off`; `model` with a latencyTarget, else `ds2` with a channels.max",
     ),
     _Option(
         "scale.utilisation",
         "scale_utilisation",
-        _SHARE,
+        SHARE,
         "how busy `ds2` wants channels to be; the rest is for chance and skew",
     ),
     _Option(
         "scale.upDelay",
         "scale_up_delay_s",
-        _SECONDS,
+        SECONDS,
         "how long more channels must have been asked for before they are taken",
     ),
     _Option(
         "scale.downDelay",
         "scale_down_delay_s",
-        _SECONDS,
+        SECONDS,
         "how long fewer channels must have been enough before any are given up, three batches at "
         "least",
     ),
     _Option(
         "scale.coolDown",
         "scale_cooldown_s",
-        _SECONDS,
+        SECONDS,
         "how long after a change of its channels an operator keeps them",
     ),
     _Option(
         "scale.catchUp",
         "scale_catch_up_s",
-        _TARGET,
+        TARGET,
         "the time in which `ds2` and `model` want a backlog to be gone",
     ),
     _Option(
         "scale.exclude",
         "scale_exclude",
-        _NAMES,
+        NAMES,
         "operators whose channels stay as they are, or as `rescale` makes them",
         default="none",
     ),
     _Option(
         "scale.dryRun",
         "scale_dry_run",
-        _FLAG,
+        FLAG,
         "whether `braided.scale` only says in the event log what it would do",
     ),
     _Option(
         "channels.min",
         "channels_min",
-        _whole(1, MAX_CHANNELS),
+        whole(1, MAX_CHANNELS),
         "the fewest channels that `braided.scale` gives an operator",
         default="1",
     ),
     _Option(
         "channels.max",
         "channels_max",
-        _whole(1, MAX_CHANNELS),
+        whole(1, MAX_CHANNELS),
         "the most channels that `braided.scale` gives an operator",
         default="Spark's default parallelism, or `braided.channels` if that is more",
     ),
     _Option(
         "operator.<name>.channels.min",
         "operators_min",
-        _whole(1, MAX_CHANNELS),
+        whole(1, MAX_CHANNELS),
         "the fewest channels of the operator of that name",
         default="`braided.channels.min`",
     ),
     _Option(
         "operator.<name>.channels.max",
         "operators_max",
-        _whole(1, MAX_CHANNELS),
+        whole(1, MAX_CHANNELS),
         "the most channels of the operator of that name",
         default="`braided.channels.max`",
     ),
     _Option(
         "latencyTarget",
         "latency_target_s",
-        _TARGET,
+        TARGET,
         "the time from arrival to output that 95 of 100 rows are to have at most; "
         "`braided.scale=model` keeps to it with few channels, held against what is measured",
         default="1s for `model`",
@@ -572,7 +399,7 @@ _TABLE = (
     _Option(
         "balance",
         "balance",
-        _BALANCE,
+        BALANCE,
         "who decides which slots move between channels when some have more work than others; "
         "`static` moves none",
     ),
@@ -587,7 +414,7 @@ _TABLE = (
     _Option(
         "balance.threshold",
         "balance_threshold",
-        _THRESHOLD,
+        THRESHOLD,
         "how much more than the average a channel may have to do before `elasticutor` and `rc` "
         "move slots",
     ),
@@ -609,57 +436,57 @@ _TABLE = (
     _Option(
         "locality.period",
         "locality_period_batches",
-        _whole(2),
+        whole(2),
         "how many batches are counted before it is decided anew which key should be where",
     ),
     _Option(
         "locality.memory",
         "locality_memory_bytes",
-        _SIZE,
+        SIZE,
         "the memory of a task for the pairs of keys that it counts",
     ),
     _Option(
         "locality.every",
         "locality_every",
-        _whole(1),
+        whole(1),
         "one row in so many is counted, and stands for the others",
     ),
     _Option(
         "locality.imbalance",
         "locality_imbalance",
-        _THRESHOLD,
+        THRESHOLD,
         "how much more than its part of an operator's load a host may get for the sake of locality",
     ),
     _Option(
         "locality.dryRun",
         "locality_dry_run",
-        _FLAG,
+        FLAG,
         "only write to the event log what would be done for locality",
     ),
     _Option(
         "hosts.zone",
         "zones",
-        _ZONES,
+        ZONES,
         "which hosts are near each other: keys that can't be on one host are brought to one zone",
         default="all are as far from each other",
     ),
     _Option(
         "windowBatches",
         "window_batches",
-        _whole(1),
+        whole(1),
         "over how many batches measurements are averaged: fewer follow spikes, more are calm",
     ),
     _Option(
         "executors",
         "executors",
-        _whole(1, MAX_CHANNELS),
+        whole(1, MAX_CHANNELS),
         "into how many key ranges an operator's slots are divided at first, at most one per "
         "channel; each has channels of its own, and its slots stay on them",
     ),
     _Option(
         "executors.reviewBatches",
         "executors_review_batches",
-        _whole(1),
+        whole(1),
         "every so many batches, key ranges that have outgrown a host are split and small "
         "neighbours merged",
     ),
@@ -673,21 +500,21 @@ _TABLE = (
     _Option(
         "prefetch",
         "prefetch",
-        _FLAG,
+        FLAG,
         "on a cluster, whether a slot's state is brought to its next host before the batch that "
         "needs it there",
     ),
     _Option(
         "cluster.minExecutors",
         "executors_least",
-        _whole(1, MAX_CHANNELS),
+        whole(1, MAX_CHANNELS),
         "the fewest of Spark's executors that the query holds, where it asks for them itself",
         default="1, with cluster.maxExecutors",
     ),
     _Option(
         "cluster.maxExecutors",
         "executors_most",
-        _whole(1, MAX_CHANNELS),
+        whole(1, MAX_CHANNELS),
         "the most of Spark's executors that the query asks for, by the channels that it has; "
         "without it, it asks for none and releases none",
         default="as many as Spark gives",
@@ -695,26 +522,26 @@ _TABLE = (
     _Option(
         "takeover",
         "takeover",
-        _FLAG,
+        FLAG,
         "takes a checkpoint in an object store over from a query that may still be running; that "
         "one commits and publishes nothing more",
     ),
     _Option(
         "cut",
         "cut",
-        _FLAG,
+        FLAG,
         "whether a batch ends early in which one channel would run on long after the others: its "
         "rest comes first in the next batch, by a better table",
     ),
     _Option(
         "stopTimeout",
         "stop_timeout_s",
-        _SECONDS,
+        SECONDS,
         "how long `stop()` waits for the running batch before it interrupts it",
     ),
 )
 _OF_OPERATOR = re.compile(r"operator\.(.+)\.channels\.(min|max)")
-_CHANNELS = _whole(1, MAX_CHANNELS)
+_CHANNELS = whole(1, MAX_CHANNELS)
 _BY_NAME = {option.name.lower(): option for option in _TABLE}
 _DEFAULTS = {each.name: each.default for each in fields(Options)}
 

@@ -87,7 +87,7 @@ def plan_parts(
         "locality_fitted": local_share(graph, part),
         "imbalance": float((loads / loads.mean(axis=1, keepdims=True)).max()),
     }
-    expected = forecast(_held(held, known, first), part, room)
+    expected = forecast(_held_out_rows(held, known, first), part, room)
     if expected is not None:
         told |= {
             "locality_expected": expected.locality,
@@ -118,7 +118,9 @@ def _numbered(counted: Sequence[pa.Table], operators: int) -> tuple[list[list[An
     return [list(each) for each in known], numbers
 
 
-def _held(held: Sequence[pa.Table], known: Sequence[list[Any]], first: Numbers) -> list[HeldOut]:
+def _held_out_rows(
+    held: Sequence[pa.Table], known: Sequence[list[Any]], first: Numbers
+) -> list[HeldOut]:
     number = [
         {key: int(first[n]) + i for i, key in enumerate(keys)} for n, keys in enumerate(known)
     ]

@@ -1,4 +1,4 @@
-"""PySpark's daemon with everything that a task needs in it already: workers are forked from it.
+"""PySpark's daemon with what tasks need in it already: workers are forked from it.
 
 PySpark's own imports nothing, so that each worker that it forks imports pyarrow, numpy and the rest
 anew: most of a second of CPU time for each, which is what a query waits for when it starts, grows
@@ -10,6 +10,8 @@ forked. Those of the libraries that are imported here are prepared for that: Ope
 jemalloc (pyarrow) start theirs again in a child, and Arrow's own begin with the first use. That is
 so on Linux, and only there it is used by itself (`spark/interpreter.py`). On a cluster it is up to
 who makes the session: `spark.python.daemon.module` is `braided.worker_daemon` (docs/cluster.md).
+
+The tasks of all kinds but processors are imported: what only these need, workers import themselves.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from braided.control.same_batch import (
     BatchTable,
     PassLedger,
     batch_work,
-    following,
     plan_batch,
     saved_by,
 )
@@ -82,8 +81,8 @@ def test_a_table_that_several_steps_led_to_is_the_next_epoch_or_the_one_before_i
     proposed = EVEN.next((EVEN.slots + 1) % 4)
     counted = proposed.next((EVEN.slots + 2) % 4)
     assert counted.epoch == 2
-    assert following(EVEN, counted).epoch == 1
-    assert following(EVEN, proposed.next(EVEN.slots)) is EVEN
+    assert counted.as_next_of(EVEN).epoch == 1
+    assert proposed.next(EVEN.slots).as_next_of(EVEN) is EVEN
 
 
 def test_work_is_rows_times_what_a_row_of_the_slot_costs_and_timers_beside_it() -> None:

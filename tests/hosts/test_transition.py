@@ -63,7 +63,7 @@ def transition(errands: NeverDone) -> Transition:
     hosts.observe()
     hosts.found_fit("01")
     for name in NAMES:
-        hosts.know(name, View.empty(), TABLE)
+        hosts.add_operator(name, View.empty(), TABLE)
         hosts.brought(name, range(0, SLOTS, 2), "a")
         hosts.brought(name, range(1, SLOTS, 2), "b")
         hosts.state_bytes(name)[:] = 1e9

@@ -20,7 +20,7 @@ from braided.migrate.steps import (
     Instruction,
     Kill,
     MigrationOutcome,
-    Pause,
+    PauseBatches,
     PausedLong,
     Prepare,
     Request,
@@ -49,7 +49,7 @@ class TestTheUsualWay:
     def test_dcr_in_drains_the_batch_before_anything_moves(self) -> None:
         machine = Machine(Strategy.DCR, IN, Seen(FOUR), is_running=True)
         assert machine.begin() == [Prepare(ids("12"))]
-        assert machine.on(ExecutorsReady(ids("12"))) == [Pause()]
+        assert machine.on(ExecutorsReady(ids("12"))) == [PauseBatches()]
         assert machine.on(Seen(FOUR)) == []
         assert machine.on(BatchEnded(False)) == [Confine(ids("12")), Resume()]
         assert machine.on(BatchBegan(True)) == []
@@ -59,7 +59,7 @@ class TestTheUsualWay:
 
     def test_ccr_ends_the_running_batch_early_and_prepares_meanwhile(self) -> None:
         machine = Machine(Strategy.CCR, IN, Seen(FOUR), is_running=True)
-        assert machine.begin() == [Pause(), CutBatch(), Prepare(ids("12"))]
+        assert machine.begin() == [PauseBatches(), CutBatch(), Prepare(ids("12"))]
         assert machine.on(BatchEnded(False)) == []
         assert machine.on(ExecutorsReady(ids("12"))) == [Confine(ids("12")), CarryFirst(), Resume()]
 
@@ -71,14 +71,14 @@ class TestTheUsualWay:
 
     def test_ccr_between_two_batches_has_nothing_to_cut(self) -> None:
         machine = Machine(Strategy.CCR, IN, Seen(FOUR), is_running=False)
-        assert machine.begin() == [Pause(), Prepare(ids("12"))]
+        assert machine.begin() == [PauseBatches(), Prepare(ids("12"))]
         assert machine.on(ExecutorsReady(ids("12"))) == [Confine(ids("12")), CarryFirst(), Resume()]
 
     def test_out_waits_for_the_newcomers_and_keeps_those_that_were_there(self) -> None:
         machine = Machine(Strategy.CCR, OUT, seen("12"), is_running=True)
         assert machine.begin() == [Request(4)]
         assert machine.on(seen("123")) == []
-        assert machine.on(seen("1234")) == [Pause(), CutBatch(), Prepare(ids("1234"))]
+        assert machine.on(seen("1234")) == [PauseBatches(), CutBatch(), Prepare(ids("1234"))]
         machine.on(BatchEnded(False))
         assert machine.on(ExecutorsReady(ids("1234"))) == [
             Confine(ids("1234")),
@@ -145,7 +145,7 @@ class TestWhenSomethingGoesWrong:
         assert machine.on(seen("1234")) == [Prepare(ids("1234"))]
         assert machine.on(seen("12345")) == [Prepare(ids("12345"))]
         assert machine.on(ExecutorsReady(ids("1234"))) == []
-        assert machine.on(ExecutorsReady(ids("12345")))[0] == Pause()
+        assert machine.on(ExecutorsReady(ids("12345")))[0] == PauseBatches()
 
     def test_executors_that_are_refused_are_not_moved_to(self) -> None:
         machine = Machine(Strategy.DCR, OUT, seen("12"), is_running=False)
@@ -165,7 +165,7 @@ class TestWhenSomethingGoesWrong:
         assert machine.on(missed) == [Resume(), Prepare(ids("1234"))]
         assert machine.on(BatchEnded(False)) == []
         assert machine.on(ExecutorsReady(ids("1234"))) == [
-            Pause(),
+            PauseBatches(),
             Confine(ids("1234")),
             CarryFirst(),
             Resume(),
@@ -179,7 +179,7 @@ class TestWhenSomethingGoesWrong:
         assert machine.on(PausedLong()) == [Resume()]
         assert machine.on(PausedLong()) == []
         machine.on(BatchBegan(False))
-        assert machine.on(ExecutorsReady(ids("1234"))) == [Pause(), CutBatch()]
+        assert machine.on(ExecutorsReady(ids("1234"))) == [PauseBatches(), CutBatch()]
         assert machine.on(PausedLong()) == []  # it is the batch that is waited for
         assert machine.on(BatchEnded(False)) == [Confine(ids("1234")), CarryFirst(), Resume()]
 
@@ -278,7 +278,7 @@ class World:
             elif isinstance(instruction, Confine):
                 self.confined_to = instruction.executors
                 assert instruction.executors is None or instruction.executors & self.there
-            elif isinstance(instruction, Pause):
+            elif isinstance(instruction, PauseBatches):
                 assert not self.is_paused
                 self.is_paused = True
             elif isinstance(instruction, Resume):

@@ -14,7 +14,7 @@ from braided.control.policies.saso_paper import SasoPaper
 from braided.control.policy import Limits, ScalePolicy
 from braided.control.routing.table import RoutingTable
 from braided.sim.arrivals import Constant, Sine, Steps
-from braided.sim.region import Period, Region, run_region, settling, tracking
+from braided.sim.region import Region, RegionPeriod, run_region, settling, tracking
 from support.operator_views import flow, view
 
 STEPS = Steps(((250, 5000), (100, 10_000), (150, 2000)))
@@ -22,7 +22,7 @@ SINE = Sine(5000, 2500, 500)
 LEVELS = levels(1, 32)
 
 
-def channels(periods: list[Period]) -> list[int]:
+def channels(periods: list[RegionPeriod]) -> list[int]:
     return [period.channels for period in periods]
 
 

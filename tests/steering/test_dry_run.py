@@ -41,7 +41,7 @@ def transition(table: RoutingTable, known: bool = True) -> Transition:
     hosts.observe()
     hosts.found_fit("012")
     if known:
-        hosts.know("op", View.empty(), table)
+        hosts.add_operator("op", View.empty(), table)
         hosts.brought("op", [0, 2, 4, 6], "a")
         hosts.brought("op", [1, 3, 5, 7], "b")
         hosts.state_bytes("op")[:] = 1000

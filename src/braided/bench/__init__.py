@@ -2,9 +2,10 @@
 
 A benchmark is a module with a one-line docstring, which `braided bench --help` shows, and
 `run(quick: bool, progress: Callable[[str], None]) -> dict`, whose result is plain values. Modules
-are named and not imported, so that asking for help does not start Spark. They use Braided as a user
-does, but for those of the controller, which run `control` and `sim`, and `many_slots.py`, which
-commits reports of tasks that never ran.
+are named and not imported, so that asking for help does not start Spark. They run Braided as a user
+does. To set a scene, or to see what users are not shown, some also reach below: they pin keys by
+`flow` and `control`, ask `spark` for executors and bytes, or run parts alone, such as `control`
+in `sim`, the pairs of `tasks`, and the commit of `query` with reports of tasks that never ran.
 """
 
 __all__ = ["BENCHES"]

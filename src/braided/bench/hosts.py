@@ -84,7 +84,7 @@ class PaddedTotals(braided.Operator):
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _ShownBatch:
     """One batch, as its progress shows it."""
 
     number: int
@@ -100,12 +100,12 @@ class _Batch:
     waited_ms: float
 
     @staticmethod
-    def of(progress: Any) -> _Batch:
+    def of(progress: Any) -> _ShownBatch:
         section = progress["braided"]
         operator = section["operators"][_OPERATOR]
         cluster = section.get("cluster", {})
         placed = cluster.get("operators", {}).get(_OPERATOR, {})
-        return _Batch(
+        return _ShownBatch(
             number=progress["batchId"],
             rows=operator["rows"],
             ms=float(progress["durationMs"]["triggerExecution"]),
@@ -124,7 +124,7 @@ class _MarkedPhase:
     """What happened between two marks."""
 
     name: str
-    batches: list[_Batch]
+    batches: list[_ShownBatch]
     changed: int
     """The first batch by another table; that of none if nothing changed."""
     shuffle_local: int
@@ -132,11 +132,11 @@ class _MarkedPhase:
     executor_s: float
 
     @property
-    def before_change(self) -> list[_Batch]:
+    def before_change(self) -> list[_ShownBatch]:
         return [batch for batch in self.batches if batch.number < self.changed]
 
     @property
-    def after_change(self) -> list[_Batch]:
+    def after_change(self) -> list[_ShownBatch]:
         return [batch for batch in self.batches if batch.number >= self.changed]
 
     def show(self) -> dict[str, Any]:
@@ -363,9 +363,9 @@ class _ModeRun:
             self._executors.request(count)
         self._await(lambda: len(self._executors.observed()) == count)
 
-    def _batches(self) -> list[_Batch]:
+    def _batches(self) -> list[_ShownBatch]:
         progress = with_data(self._query.recentProgress)
-        return [_Batch.of(each) for each in progress if "braided" in each]
+        return [_ShownBatch.of(each) for each in progress if "braided" in each]
 
     def _await(self, is_so: Callable[[], bool]) -> None:
         end_s = time.monotonic() + _PATIENCE_S

@@ -247,7 +247,7 @@ class _Full:
 
 
 @dataclass
-class _Run:
+class _LatencyRun:
     """What the second part showed of one side."""
 
     latencies_ms: npt.NDArray[np.float64]
@@ -277,7 +277,7 @@ class _Clocked:
     _received: list[tuple[float, int, int, float]] = field(default_factory=list)
     _ended: threading.Event = field(default_factory=threading.Event)
 
-    def run(self) -> _Run:
+    def run(self) -> _LatencyRun:
         topic = self.bus.create(f"clocked-{self.side}")
         to = self.bus.create(f"clocked-out-{self.side}")
         rows = _source(self.place, self.bus, topic)
@@ -304,7 +304,7 @@ class _Clocked:
         surge = begun + self.size.before_s, begun + self.size.before_s + self.size.surge_s
         counted = [(at, came) for came, _, _, at in self._received if at >= begun]
         latencies = np.array([1000 * (came - at) for at, came in counted])
-        return _Run(latencies, _ages(progress, sent, begun), surge, self._is_whole(sent))
+        return _LatencyRun(latencies, _ages(progress, sent, begun), surge, self._is_whole(sent))
 
     def _read(self, to: str) -> None:
         consumer = self.bus.consumer(to)

@@ -52,7 +52,7 @@ class Peaks:
 
 
 @dataclass
-class _Watch:
+class _ProcessWatch:
     """Looks at the processes of one driver until it is told to stop."""
 
     driver: int
@@ -107,7 +107,7 @@ def measured_peaks(context: SparkContext) -> Iterator[Peaks]:
     No task may be running when it begins: workers are ended, and Spark forks others.
     """
     _end_workers(context)
-    watch = _Watch(os.getpid(), jvm_pid(context))
+    watch = _ProcessWatch(os.getpid(), jvm_pid(context))
     thread = threading.Thread(target=watch.look_until_stopped, daemon=True)
     thread.start()
     peaks = Peaks()
@@ -121,7 +121,7 @@ def measured_peaks(context: SparkContext) -> Iterator[Peaks]:
 
 
 def _end_workers(context: SparkContext) -> None:
-    watch = _Watch(os.getpid(), jvm_pid(context))
+    watch = _ProcessWatch(os.getpid(), jvm_pid(context))
     watch.find_workers()
     kill(sorted(watch.workers))
 

@@ -70,7 +70,7 @@ class _Observed:
         self.at_s[batch] = time.time()
 
     def see(self, batch: int) -> bool:
-        """Whether a batch is in the log of the file sink; takes down since when."""
+        """Whether a batch is in the log of the file sink; notes since when."""
         if batch not in self.at_s:
             try:
                 self.at_s[batch] = Path(self.out, "_spark_metadata", str(batch)).stat().st_mtime

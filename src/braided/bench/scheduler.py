@@ -83,8 +83,8 @@ def run(quick: bool, progress: Callable[[str], None]) -> dict[str, Any]:
 
 def measure(case: SchedulerCase, progress: Callable[[str], None]) -> dict[str, Any]:
     """One case: the same cluster through many decisions, after small changes and large ones."""
-    small = _Cluster(case).decisions(0.1)
-    large = _Cluster(case).decisions(1.0)
+    small = _ControlledOperators(case).decisions(0.1)
+    large = _ControlledOperators(case).decisions(1.0)
     rescaled = rescales(case, 1.0, 1.1)
     extreme = rescales(case, 0.2, 2.0)
     result = {
@@ -123,7 +123,7 @@ def rescales(case: SchedulerCase, low: float, high: float) -> list[dict[str, flo
     """Decisions by which all operators go between two numbers of channels, up and down in turn;
     both are told as a part of half of all cores, shared by the operators.
     """
-    return _Cluster(replace(case, executors=1), _Swing(low, high)).decisions(0.1)
+    return _ControlledOperators(replace(case, executors=1), _Swing(low, high)).decisions(0.1)
 
 
 class _Swing:
@@ -145,7 +145,7 @@ class _Swing:
         return wishes, {"first": first, "is_more": is_more}
 
 
-class _Cluster:
+class _ControlledOperators:
     """Operators with zipf keys, and the controller that keeps them."""
 
     def __init__(self, case: SchedulerCase, scale: ScalePolicy | None = None) -> None:

@@ -74,7 +74,7 @@ _RESTLESS = 10
 
 
 @dataclass(frozen=True)
-class _Input:
+class _SkewedInput:
     """The rows, and of each batch the bound, and whether it is the first after a shuffle."""
 
     inputs: InputFiles
@@ -166,7 +166,7 @@ def measure(place: Arena, case: SkewCase, size: SkewSize, progress: Progress) ->
 
 
 def _figures(
-    case: SkewCase, size: SkewSize, made: _Input, seen: dict[str, list[Any]]
+    case: SkewCase, size: SkewSize, made: _SkewedInput, seen: dict[str, list[Any]]
 ) -> dict[str, Any]:
     rates = {name: _rows_per_s(batches) for name, batches in seen.items()}
     walls_ms = {name: [_wall_ms(b) for b in batches] for name, batches in seen.items()}
@@ -195,7 +195,7 @@ def _figures(
     }
 
 
-def _bound_ratio(made: _Input, warm: int, batches: Sequence[Any]) -> float:
+def _bound_ratio(made: _SkewedInput, warm: int, batches: Sequence[Any]) -> float:
     """The busiest channel's busy time over the bound, where the keys were known."""
     ratios = [
         max(_operator(batch)["busyMs"]) / 1000 / made.bound_s[number]
@@ -206,7 +206,7 @@ def _bound_ratio(made: _Input, warm: int, batches: Sequence[Any]) -> float:
 
 
 def _bound_over_static(
-    made: _Input, size: SkewSize, static: Sequence[Any], ratios: dict[str, float]
+    made: _SkewedInput, size: SkewSize, static: Sequence[Any], ratios: dict[str, float]
 ) -> float:
     """What the best assignment would have over the static one, if all that a batch takes beside its
     busiest channel stayed as it is, and nobody knew of a shuffle before its first batch was over.
@@ -223,7 +223,7 @@ def _bound_over_static(
     return theirs / best
 
 
-def _input(place: Arena, case: SkewCase, size: SkewSize) -> _Input:
+def _input(place: Arena, case: SkewCase, size: SkewSize) -> _SkewedInput:
     inputs = InputFiles(place.work / f"in-{case.skew}-{case.shuffles_per_minute}")
     keys = ZipfKeys(size.keys, case.skew, seed=11)
     every_s = 60 / case.shuffles_per_minute if case.shuffles_per_minute else float("inf")
@@ -240,7 +240,7 @@ def _input(place: Arena, case: SkewCase, size: SkewSize) -> _Input:
         inputs.add(drawn)
         bounds.append(ROW_S * max(size.rows / size.channels, hottest))
         firsts.append(is_first)
-    return _Input(inputs, bounds, firsts)
+    return _SkewedInput(inputs, bounds, firsts)
 
 
 def _native(place: Arena, inputs: InputFiles, checkpoint: str, path: str) -> Query:

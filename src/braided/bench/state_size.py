@@ -57,7 +57,7 @@ _QUICK = Plan(
 
 
 @dataclass(frozen=True)
-class _Phase:
+class _StatePhase:
     """Batches of the query that are measured together."""
 
     keys: int
@@ -105,10 +105,10 @@ def measure(place: Arena, plan: Plan, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _lay_out(inputs: InputFiles, plan: Plan) -> list[_Phase]:
+def _lay_out(inputs: InputFiles, plan: Plan) -> list[_StatePhase]:
     """Writes the input of the whole run, a file a batch, and says which batches are measured."""
     random = np.random.default_rng(11)
-    phases: list[_Phase] = []
+    phases: list[_StatePhase] = []
     batch = loaded = 0
     for keys in plan.sizes:
         missing = np.arange(loaded, keys)
@@ -120,7 +120,7 @@ def _lay_out(inputs: InputFiles, plan: Plan) -> list[_Phase]:
         for number in touched:
             for _ in range(plan.warm + plan.batches):
                 inputs.add(touched_keys(random, number, keys))
-            phases.append(_Phase(keys, number, batch + plan.warm, plan.batches))
+            phases.append(_StatePhase(keys, number, batch + plan.warm, plan.batches))
             batch += plan.warm + plan.batches
     return phases
 
@@ -135,7 +135,7 @@ def _file_bytes(root: Path) -> dict[int, int]:
     return found
 
 
-def _summary(phase: _Phase, batches: list[Any], files: dict[int, int]) -> dict[str, Any]:
+def _summary(phase: _StatePhase, batches: list[Any], files: dict[int, int]) -> dict[str, Any]:
     parts = [batch["braided"]["operators"]["Totals"] for batch in batches]
     durable = [files[batch["batchId"]] for batch in batches]
     return {

@@ -45,7 +45,7 @@ _QUICK = StoreSize(cases=((64, 1_000), (1024, 20_000)), rows=1_000, warm=4, batc
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _StoreCosts:
     ms: float
     channels_changed: float
     requests: list[S3Request]
@@ -89,7 +89,7 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
 def measure(place: Arena, s3: S3Server, size: StoreSize, progress: Progress) -> dict[str, Any]:
     """The smallest case on both stores, the others on S3 alone."""
     cases = []
-    local: _Measured | None = None
+    local: _StoreCosts | None = None
     for slots, keys in size.cases:
         name = f"{slots}-{keys}"
         inputs = _inputs(place, name, size, keys)
@@ -140,7 +140,7 @@ def _inputs(place: Arena, name: str, size: StoreSize, keys: int) -> InputFiles:
 
 def _side(
     place: Arena, s3: S3Server | None, inputs: InputFiles, name: str, slots: int, size: StoreSize
-) -> _Measured:
+) -> _StoreCosts:
     where = "local" if s3 is None else "s3"
     base = place.fresh(f"{where}-{name}") if s3 is None else f"{s3.url}/{name}"
     shown = InputFiles(place.work / f"in-{where}-{name}")
@@ -158,7 +158,7 @@ def _side(
         batches = with_data(query.recentProgress)[size.warm :]
     finally:
         query.stop()
-    return _Measured(
+    return _StoreCosts(
         ms=median([batch["durationMs"]["triggerExecution"] for batch in batches]),
         channels_changed=median(_changed(batches)),
         requests=requests,

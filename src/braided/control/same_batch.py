@@ -31,7 +31,6 @@ __all__ = [
     "PassLedger",
     "PassOutlook",
     "batch_work",
-    "following",
     "plan_batch",
     "saved_by",
 ]
@@ -109,14 +108,6 @@ def plan_batch(
     if not (worth.pays or not getattr(policy, "weighed", True)):
         return stays
     return BatchTable(table, max(0.0, worth.net_s), moved)
-
-
-def following(before: RoutingTable, table: RoutingTable) -> RoutingTable:
-    """The table as the epoch after another, however many steps led to it; that one itself if
-    nothing differs.
-    """
-    same = replace(table, epoch=before.epoch)
-    return before if same == before else replace(table, epoch=before.epoch + 1)
 
 
 @dataclass(frozen=True)

@@ -165,9 +165,7 @@ class Flow:
         """What a node is made from in each batch."""
         if isinstance(node, Input):
             return () if node in self.roots or node.base is None else (node.base,)
-        if isinstance(node, Keyed):
-            return tuple(side.node for side in node.sides)
-        return node.parents if isinstance(node, United) else (node.parent,)
+        return _upstream(node)
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:

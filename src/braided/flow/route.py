@@ -105,11 +105,11 @@ def place_column(columns: Sequence[str], slot: Column) -> Column:
     return F.shiftleft(slot, PLACE_SHIFT).bitwiseOR(high).alias(PLACE)
 
 
-def _pinned_slot(pin: Pin, sequence: Sequence[str]) -> str:
+def _pinned_slot(pin: Pin, sequence_sql: Sequence[str]) -> str:
     if not pin.shares:
         return f"bigint({pin.slot})"
     # By a hash and not in turn: input may have a pattern, such as every eighth row.
-    turn = f"int(pmod({_hash_sql(sequence)}, {len(pin.shares)})) + 1"
+    turn = f"int(pmod({_hash_sql(sequence_sql)}, {len(pin.shares)})) + 1"
     return f"bigint(element_at(array({', '.join(map(str, pin.shares))}), {turn}))"
 
 
@@ -290,20 +290,21 @@ class Route:
         spark: SparkSession,
         pins: tuple[Pin, ...],
         assigned: KeyAssignment,
-        sequence: Sequence[str],
+        sequence_sql: Sequence[str],
     ) -> Column:
         """The slot of a row: of its pin, else of its assignment, else of its hash."""
-        hash, check = map(F.expr, pin_hashes(self._columns))
+        key_hash, check = map(F.expr, pin_hashes(self._columns))
         lookup = self._lookup_of(spark, assigned)
         unpinned = (
             F.expr(slot_sql(self._columns, self._slots))
             if lookup is None
-            else lookup.slot(hash, check)
+            else lookup.slot(key_hash, check)
         )
         slot: Column | None = None
         for pin in pins:
-            is_it = (hash == F.expr(_bigint(pin.hash))) & (check == F.expr(_bigint(pin.check)))
-            pinned = F.expr(_pinned_slot(pin, sequence))
+            has_hash = key_hash == F.expr(_bigint(pin.hash))
+            is_it = has_hash & (check == F.expr(_bigint(pin.check)))
+            pinned = F.expr(_pinned_slot(pin, sequence_sql))
             slot = F.when(is_it, pinned) if slot is None else slot.when(is_it, pinned)
         return unpinned if slot is None else slot.otherwise(unpinned)
 

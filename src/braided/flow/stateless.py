@@ -58,13 +58,13 @@ class Stateless:
         if not order:
             result: DataFrame = getattr(df, self.method)(*self.args, **self.kwargs)
             return result
-        result = self._beside(df, order_columns(order))
+        result = self._apply_beside_hidden(df, order_columns(order))
         if self.multiplies:
             last = order_columns(order + 1)[-1]
             result = result.selectExpr(f"monotonically_increasing_id() AS {last}", "*")
         return result
 
-    def _beside(self, df: DataFrame, hidden: list[str]) -> DataFrame:
+    def _apply_beside_hidden(self, df: DataFrame, hidden: list[str]) -> DataFrame:
         own = [name for name in df.columns if name not in hidden]
         if self.method in ("select", "selectExpr"):
             return df.select(*hidden, *self._selected(own))

@@ -60,7 +60,7 @@ class HostMap:
     def release(self, executors: Collection[str], total: int) -> None:
         self._executors.release(executors, total)
 
-    def unfit(self, executors: Iterable[Executor]) -> list[Executor]:
+    def without_our_tasks(self, executors: Iterable[Executor]) -> list[Executor]:
         """Those that nothing of ours has run on yet."""
         return [executor for executor in executors if executor.id not in self._fit]
 
@@ -79,7 +79,7 @@ class HostMap:
         return cores_by_host(each for each in self._observed if each.id in self._fit)
 
     @property
-    def untried(self) -> list[Executor]:
+    def to_be_tried(self) -> list[Executor]:
         """Executors that are there, and have not run anything of ours yet."""
         return [
             executor
@@ -87,7 +87,7 @@ class HostMap:
             if executor.id not in self._fit and self._tries.get(executor.id, 0) < _TRIES
         ]
 
-    def tried(self, executors: Iterable[str]) -> None:
+    def count_try(self, executors: Iterable[str]) -> None:
         """Executors are looked at; who is not found fit then is looked at once more only."""
         for id in executors:
             self._tries[id] = self._tries.get(id, 0) + 1
@@ -101,7 +101,7 @@ class HostMap:
 
     # -- slots -----------------------------------------------------------------------------
 
-    def know(self, name: str, view: View, table: RoutingTable) -> None:
+    def add_operator(self, name: str, view: View, table: RoutingTable) -> None:
         """An operator as its checkpoint has it: its slots are where they were last, and of one
         size, until reports say otherwise.
         """
@@ -119,7 +119,7 @@ class HostMap:
         """Whether a batch has begun since the start, so that an operator's slots are known."""
         return name in self._residence
 
-    def saw(self, reports: Mapping[str, list[ChannelReport]]) -> None:
+    def note_reports(self, reports: Mapping[str, list[ChannelReport]]) -> None:
         """A batch is committed: what its channels opened is where they ran."""
         for name, channels in reports.items():
             for report in channels:

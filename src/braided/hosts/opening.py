@@ -65,7 +65,7 @@ def open_transition(
     hosts = HostMap(executors)
     leave_word(location.store, location.flow)
     refuse_unfit(spark, placed, location.store, location.flow, hosts.observe())
-    hosts.found_fit(executor.id for executor in hosts.untried)
+    hosts.found_fit(executor.id for executor in hosts.to_be_tried)
     fleet = None
     if options.executors_most is not None:
         bounds = FleetBounds(options.executors_least or 1, options.executors_most)

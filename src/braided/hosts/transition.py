@@ -133,7 +133,7 @@ class Transition:
 
     def _admit(self, before: Tables, wanted: Tables, view: View, urgent: bool) -> NextTables:
         for name, table in before.items():
-            self.hosts.know(name, view, table)
+            self.hosts.add_operator(name, view, table)
         self._observe()
         grown = self._fleet is None or self._has_grown(self._fleet, wanted)
         if grown:  # all that are new in one job
@@ -148,7 +148,7 @@ class Transition:
         if any(table.assigned != before[name].assigned for name, table in wanted.items()):
             for name in repinned:
                 alone = replace(current[name], pins=wanted[name].pins)
-                current[name] = _following(before[name], alone)
+                current[name] = alone.as_next_of(before[name])
         else:
             urgent = urgent or bool(repinned)
         if not urgent and not self._moves_at_once and (not grown or self._is_warming()):
@@ -207,18 +207,22 @@ class Transition:
         speeds = {host: self._speeds.speed(host) for host in hosts}
         return plan_change(before, target, facts, self._moving.rates(), speeds, self._prefetch)
 
-    def saw(self, outcome: Outcome, totals: Mapping[str, SlotTotals]) -> dict[str, SlotTotals]:
+    def note_committed(
+        self, outcome: Outcome, totals: Mapping[str, SlotTotals]
+    ) -> dict[str, SlotTotals]:
         """A batch is committed: where it ran is known, and who is not needed can go. What its slots
         would have taken on the fastest host.
         """
         try:
-            return self._saw(outcome, totals)
+            return self._note_committed(outcome, totals)
         except Exception as error:
             self._note(error)
             return dict(totals)
 
-    def _saw(self, outcome: Outcome, totals: Mapping[str, SlotTotals]) -> dict[str, SlotTotals]:
-        self.hosts.saw(outcome.reports)
+    def _note_committed(
+        self, outcome: Outcome, totals: Mapping[str, SlotTotals]
+    ) -> dict[str, SlotTotals]:
+        self.hosts.note_reports(outcome.reports)
         ran_on = {name: self.hosts.residence(name) for name in totals}
         self._speeds.add(
             {name: SlotRuns(each.rows, each.busy_s, ran_on[name]) for name, each in totals.items()}
@@ -328,12 +332,12 @@ class Transition:
         """
         end_s = time.monotonic() + timeout_s
         there = [executor for executor in self.hosts.look() if executor.id in executors]
-        new = self.hosts.unfit(there)
+        new = self.hosts.without_our_tasks(there)
         if new:
             most = max((table.channels for table in tables.values()), default=1)
             workers = -(-most // len(there))
             self._errands.start(lambda: self._warm(new, workers), rings=False).wait(timeout_s)
-        refused = {executor.id for executor in self.hosts.unfit(there)}
+        refused = {executor.id for executor in self.hosts.without_our_tasks(there)}
         fit = [executor for executor in there if executor.id not in refused]
         target = self._placed(tables, tables, self._hosts_of(cores_by_host(fit)))
         missing = self._missing(target, view)
@@ -427,16 +431,16 @@ class Transition:
                 return
 
     def _warm_untried(self) -> None:
-        untried = self.hosts.untried
-        if not untried or self._is_warming():
+        to_be_tried = self.hosts.to_be_tried
+        if not to_be_tried or self._is_warming():
             return
 
-        done = self._errands.start(lambda: self._warm(untried))
-        self._warming = _Errand(tuple(untried), time.monotonic(), done)
+        done = self._errands.start(lambda: self._warm(to_be_tried))
+        self._warming = _Errand(tuple(to_be_tried), time.monotonic(), done)
 
     def _warm(self, executors: Sequence[Executor], workers: int | None = None) -> None:
         """`workers`: on each of them, if channels do not need all of its cores."""
-        self.hosts.tried(each.id for each in executors)
+        self.hosts.count_try(each.id for each in executors)
         found = {each.executor: each.problem() for each in self._errands.warm(executors, workers)}
         for executor, problem in found.items():
             if problem:
@@ -454,7 +458,7 @@ class Transition:
         demands = {name: self._demand(name, table) for name, table in tables.items()}
         chosen = choose_hosts(demands, available, self._naive)
         return {
-            name: _following(before[name], replace(table, hosts=chosen[name]))
+            name: replace(table, hosts=chosen[name]).as_next_of(before[name])
             for name, table in tables.items()
         }
 
@@ -473,7 +477,7 @@ class Transition:
                 host if host in there else new
                 for host, new in zip(old, placed[name].hosts, strict=True)
             )
-            mended[name] = _following(table, replace(table, hosts=hosts))
+            mended[name] = replace(table, hosts=hosts).as_next_of(table)
         return mended
 
     def _demand(self, name: str, table: RoutingTable) -> ChannelDemand:
@@ -533,7 +537,7 @@ class Transition:
     def _fetch(self, errand: _Errand, view: View, missing: HostSlots, guests: HostSlots) -> None:
         if self._fetching is not errand:
             return  # nobody waits for it any more
-        fetched = self._errands.fetch(view, _together(missing, guests))
+        fetched = self._errands.fetch(view, _merge_host_slots(missing, guests))
         # Guests are read there once, and are still where they were.
         for host, slots_by_operator in missing.items():
             for name, slots in slots_by_operator.items():
@@ -550,7 +554,7 @@ class Transition:
         )
 
 
-def _together(missing: HostSlots, guests: HostSlots) -> HostSlots:
+def _merge_host_slots(missing: HostSlots, guests: HostSlots) -> HostSlots:
     """The slots of both, by host and operator."""
     found: dict[str, dict[str, tuple[int, ...]]] = {}
     for wanted in (missing, guests):
@@ -559,9 +563,3 @@ def _together(missing: HostSlots, guests: HostSlots) -> HostSlots:
             for name, slots in slots_by_operator.items():
                 of_host[name] = tuple(sorted({*of_host.get(name, ()), *slots}))
     return found
-
-
-def _following(before: RoutingTable, table: RoutingTable) -> RoutingTable:
-    """The table as the next epoch after another; that one itself if nothing differs."""
-    same = replace(table, epoch=before.epoch)
-    return before if same == before else replace(table, epoch=before.epoch + 1)

@@ -61,7 +61,7 @@ class StateSource(DataSource):
         slots = self._version.meta.slots
         tasks = min(slots, 1 + self._version.bytes // _BYTES_PER_TASK)
         parts = [list(range(i, slots, tasks)) for i in range(tasks)]
-        return _StateReader(self._task, self._variable, schema, parts)
+        return _StateRowsReader(self._task, self._variable, schema, parts)
 
 
 class _Slots(InputPartition):
@@ -73,7 +73,7 @@ class _Slots(InputPartition):
 
 
 @dataclass(frozen=True)
-class _StateReader(DataSourceReader):
+class _StateRowsReader(DataSourceReader):
     task: StateTask
     variable: str | None
     schema: StructType

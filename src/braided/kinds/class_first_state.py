@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -25,8 +24,8 @@ from braided.spark.sql_text import quoted
 from braided.store.durable.store import Store
 from braided.store.slots.key_codec import KeyCodec
 from braided.store.slots.layout import record_suffix, timer_suffix, wrap
-from braided.tasks.failure import from_worker, to_text
-from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_slots
+from braided.tasks.failure import to_text
+from braided.tasks.first_state import FirstState, deal_out, write_slots, written_by
 from braided.tasks.rows import RowFactory
 
 __all__ = ["FirstRecord", "FirstStateWriter", "write_first_state"]
@@ -93,10 +92,5 @@ def write_first_state(
     key_names = set(key.names)
     rest = [quoted(column) for column in initial.columns if column not in key_names]
     columns: list[str | Column] = [slot, *keys, *rest]
-    tasks = min(slots, 4 * initial.sparkSession.sparkContext.defaultParallelism)
-    placed = initial.select(*columns).repartitionById(tasks, F.expr(f"{_SLOT} % {tasks}"))
-    write = writer(tuple(placed.columns[1 + len(keys) :]))
-    try:
-        return first_state_of(placed.mapInArrow(write, RUN_SCHEMA).collect())
-    except PySparkException as error:
-        raise from_worker(error) or error from None
+    dealt = deal_out(initial.select(*columns), _SLOT, slots)
+    return written_by(dealt, writer(tuple(dealt.columns[1 + len(keys) :])))

@@ -23,7 +23,7 @@ _Asked: TypeAlias = tuple[RoutingTable, tuple[str, ...], bool, bool]
 
 
 class RoutedStage(KeyedStage):
-    """What the stages of operators and processors have in common."""
+    """What the stages of operators, columnar operators and processors have in common."""
 
     task: type[ChannelTask]
     """What runs in every partition."""

@@ -11,10 +11,10 @@ DSM begins with the kill: it has no PREPARING and no ENDING, and the batch in fl
 by whoever is there. DCR prepares before it pauses, so that little time is without output; CCR is to
 be there soonest, so it cuts the running batch at once and prepares meanwhile, and the first batch
 on the new executors does what was captured and nothing else. If somebody can't be prepared then, or
-that takes long, batches resume until all are. A phase with nothing to wait for is
-passed through. Executors that are lost before the move are waited for again. When time is up, or
-something fails, before a batch has run on the new executors, all is as it was: channels are free to
-go back, and the newcomers are let go, but for those that stand in for executors that are lost.
+that takes long, batches resume until all are. A phase with nothing to wait for is passed through.
+Executors that are lost before the move are waited for again. When time is up, or something fails,
+before a batch has run on the new executors, all is as it was: channels are free to go back, and the
+newcomers are let go, but for those that stand in for executors that are lost.
 
 Whoever lets executors go says how many are wanted from then on, so that one that is lost later is
 replaced, and one that was let go is not.
@@ -37,7 +37,7 @@ from braided.migrate.steps import (
     Instruction,
     Kill,
     MigrationOutcome,
-    Pause,
+    PauseBatches,
     PausedLong,
     Prepare,
     Request,
@@ -160,7 +160,7 @@ class Machine:
         if self.phase is Phase.PREPARING and (self._is_prepared() or self._cuts_at_once):
             self.phase = Phase.ENDING
             self._is_paused = True
-            instructions.append(Pause())
+            instructions.append(PauseBatches())
             if self._is_running and self.strategy is Strategy.CCR:
                 instructions.append(CutBatch())
         waits = self.phase in (Phase.PREPARING, Phase.ENDING)

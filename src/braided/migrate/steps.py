@@ -18,7 +18,7 @@ __all__ = [
     "Instruction",
     "Kill",
     "MigrationOutcome",
-    "Pause",
+    "PauseBatches",
     "PausedLong",
     "Prepare",
     "Request",
@@ -141,7 +141,7 @@ class Prepare:
 
 
 @dataclass(frozen=True)
-class Pause:
+class PauseBatches:
     """No batch begins."""
 
 
@@ -183,4 +183,6 @@ class End:
     why: str = ""
 
 
-Instruction = Request | Kill | Prepare | Pause | Resume | CutBatch | Confine | CarryFirst | End
+Instruction = (
+    Request | Kill | Prepare | PauseBatches | Resume | CutBatch | Confine | CarryFirst | End
+)

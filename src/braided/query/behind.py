@@ -56,7 +56,8 @@ def left_behind(
 ) -> dict[str, int]:
     """The operators behind which rows are still to come, each with the watermark that it keeps.
 
-    Rows of those in `left` are, and what those in `fires` give out by time, where they waited.
+    Still to come are rows that operators in `left` have left, and what those in `fires` give out by
+    time, of which tasks kept the watermark.
     """
     known = late_watermarks(before)
     put_off = {name for name in fires if any(each.holds_watermark for each in reports[name])}

@@ -71,7 +71,7 @@ class BetweenBatches:
         self._commands.done(after.tables)
         totals = totals_of(outcome)
         if self._transition is not None:
-            totals = self._transition.saw(outcome, totals)
+            totals = self._transition.note_committed(outcome, totals)
         self._estimator.add(totals)
         self.ask_for_next(after, self._spark_log.had_input(outcome.batch))
         self._collector.collect(after.batch)

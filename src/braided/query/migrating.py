@@ -35,7 +35,7 @@ from braided.migrate.steps import (
     Instruction,
     Kill,
     MigrationOutcome,
-    Pause,
+    PauseBatches,
     PausedLong,
     Prepare,
     Request,
@@ -85,7 +85,9 @@ class Migration:
 
     @property
     def is_by_killing(self) -> bool:
-        """Whether what was running is done again where it goes to, unless that is called off."""
+        """Whether the running batch is done again on the new executors (DSM), unless the migration
+        was undone.
+        """
         is_off = self.outcome not in (None, MigrationOutcome.DONE.value)
         return self._machine.strategy is Strategy.DSM and not is_off
 
@@ -406,7 +408,7 @@ class Migrations:
                     name="braided prepares",
                     daemon=True,
                 ).start()
-            elif isinstance(instruction, Pause):
+            elif isinstance(instruction, PauseBatches):
                 with self._lock:
                     self._is_paused = True
                     self._paused_s = time.monotonic()

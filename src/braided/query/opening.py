@@ -459,7 +459,7 @@ def _state_location(checkpoint: OpenCheckpoint, options: Options) -> StateLocati
     limits = SnapshotLimits(
         snapshot_min_bytes=options.snapshot_min_bytes,
         snapshot_factor=options.snapshot_factor,
-        snapshots_per_task=options.snapshot_per_task,
+        snapshots_per_task=options.snapshots_per_task,
     )
     return StateLocation(checkpoint.flow_id, checkpoint.files, cache, limits)
 

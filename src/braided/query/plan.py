@@ -138,8 +138,9 @@ def _first_operators(flow: Flow) -> tuple[Keyed, ...]:
 
 
 class BatchFrames:
-    """The frames of one try of a batch; `run` computes one, where it must be now, and without it
-    none is: several readers then compute what they share. `close` lets go of what was kept.
+    """The frames of one try of a batch. `run` computes a frame at once, where that has to be;
+    without it nothing is computed early, and each of several readers computes what they share.
+    `close` lets go of what was kept.
     """
 
     def __init__(

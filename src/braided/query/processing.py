@@ -119,10 +119,10 @@ class Processing:
             is_watched=self._cutter.watches,
         )
         channels = {name: table.channels for name, table in tables.items()}
-        for attempt in range(1, TRIES + 1):
+        for tries in range(1, TRIES + 1):
             spec = spec.of_try(uuid.uuid4().hex[:12])
             try:
-                with self._cutter.running(spec.token, channels, is_first=attempt == 1):
+                with self._cutter.running(spec.token, channels, is_first=tries == 1):
                     ran = self._run(df, spec, tables, before, steps)
                 reports = ran.reports
                 left = _left(ran)
@@ -131,14 +131,14 @@ class Processing:
                 )
                 break
             except (NondeterministicBatchError, ChannelMissingError) as error:
-                if attempt == TRIES:
+                if tries == TRIES:
                     raise
                 log.warning("batch %d runs again: %s", batch, error)
             except Exception as error:
                 lost = is_lost_worker(error) and from_worker(error) is None
                 if not lost or self._gate.stopping:
                     raise
-                if attempt == TRIES:
+                if tries == TRIES:
                     raise WorkerLostError(
                         f"a worker process died {TRIES} times in batch {batch}, which is not "
                         f"committed, with operators {', '.join(tables)}: it was out of memory, or "

@@ -81,7 +81,7 @@ class Trial:
     """Whether a table has to be worth its moves; the paper takes a new one every period."""
 
 
-class _Routing:
+class _KeyPlaces:
     """Where keys are: their slots by hash, and those that the table has for them."""
 
     def __init__(self, trial: Trial) -> None:
@@ -137,7 +137,7 @@ class _Routing:
 
 def run_periods(trial: Trial) -> list[LocalityPeriod]:
     """Period by period: rows come in by the tables of before, then new ones are made of them."""
-    online, offline, plain = _Routing(trial), _Routing(trial), _Routing(trial)
+    online, offline, plain = _KeyPlaces(trial), _KeyPlaces(trial), _KeyPlaces(trial)
     record, plan = Record(), None
     fitted = promised = 1.0 / trial.hosts
     moved = 0
@@ -174,13 +174,13 @@ def run_periods(trial: Trial) -> list[LocalityPeriod]:
 
 def locality_by_hash(trial: Trial) -> float:
     """The share of rows that stay where all keys go by their hash, over all periods."""
-    plain = _Routing(trial)
+    plain = _KeyPlaces(trial)
     periods = (trial.rows_of.period(number, trial.rows) for number in range(trial.periods))
     return float(np.mean([plain.measure(here, there).locality for here, there in periods]))
 
 
 def _plan(
-    trial: Trial, routing: _Routing, here: Numbers, there: Numbers, record: Record
+    trial: Trial, routing: _KeyPlaces, here: Numbers, there: Numbers, record: Record
 ) -> LocalityPlan | None:
     window = PairWindow(trial.edges_max or 10_000_000)
     half = here.size // 2
@@ -200,7 +200,7 @@ def _plan(
     return plan_locality(given, _PRICES, record)
 
 
-def _by_key(keys: Numbers, routing: _Routing, name: str) -> Mapping[bytes, int]:
+def _by_key(keys: Numbers, routing: _KeyPlaces, name: str) -> Mapping[bytes, int]:
     slots = routing.hash_slots(name, keys).tolist()
     return {b"%d" % key: slot for key, slot in zip(keys.tolist(), slots, strict=True)}
 

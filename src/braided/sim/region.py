@@ -20,7 +20,7 @@ from braided.control.policy import Limits, Memory, ScalePolicy
 from braided.control.routing.table import RoutingTable
 from braided.sim.arrivals import Arrivals
 
-__all__ = ["Period", "Region", "Settling", "run_region", "settling", "tracking", "turns"]
+__all__ = ["Region", "RegionPeriod", "Settling", "run_region", "settling", "tracking", "turns"]
 
 _SLOTS = 64
 _NAME = "region"
@@ -45,7 +45,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Period:
+class RegionPeriod:
     """One adaptation period: what was offered and handled on how many channels."""
 
     at_s: float
@@ -58,12 +58,12 @@ class Period:
 
 def run_region(
     region: Region, policy: ScalePolicy, duration_s: float, channels: int = 1
-) -> list[Period]:
+) -> list[RegionPeriod]:
     """Lets a scale policy run a region."""
     chance = np.random.default_rng(region.seed)
     limits = Limits(channels_max=region.channels_max)
     memory: Memory = {}
-    periods: list[Period] = []
+    periods: list[RegionPeriod] = []
     for number in range(int(duration_s / region.period_s)):
         at_s = number * region.period_s
         load = region.arrivals.rows(at_s, at_s + region.period_s) / region.period_s
@@ -74,7 +74,7 @@ def run_region(
         throughput = max(0.0, handled * (1 + region.noise * jitter))
         index = min(1.0, max(0.0, index) + abs(floor) * region.floor)
         needed = _needed(region, load, limits.levels(_SLOTS))
-        periods.append(Period(at_s, load, channels, handled, index, needed))
+        periods.append(RegionPeriod(at_s, load, channels, handled, index, needed))
         wishes, memory = policy.scale(_view(number, channels, throughput, index), limits, memory)
         if _NAME in wishes:
             channels = limits.clamp(wishes[_NAME].channels, _SLOTS)
@@ -99,7 +99,7 @@ class Settling:
 
 
 def settling(
-    periods: Sequence[Period], changes_s: Sequence[float], levels: Sequence[int]
+    periods: Sequence[RegionPeriod], changes_s: Sequence[float], levels: Sequence[int]
 ) -> list[Settling]:
     """How each change of load was met, for loads that are constant between changes."""
     ends = [*changes_s[1:], float("inf")]
@@ -125,7 +125,7 @@ def settling(
     return settlings
 
 
-def tracking(periods: Sequence[Period], levels: Sequence[int]) -> Settling:
+def tracking(periods: Sequence[RegionPeriod], levels: Sequence[int]) -> Settling:
     """How a load was followed that changes all the time.
 
     Settled is who is on the level that is needed, or next to it; overshoot is what goes beyond all

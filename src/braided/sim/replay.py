@@ -5,7 +5,7 @@ batch took besides. That is all the simulator needs. The input comes at the reco
 the policy does with its channels and slots is simulated, so that its own backlog and its own moves
 count. What the log does not say is not made up: hosts are one, and moving state is free.
 
-How far the simulator is to be believed shows what it makes of the recorded channels themselves:
+What the simulator makes of the recorded channels themselves shows how far it can be believed:
 `retrace` simulates them, and `retraced_fields` says by how much it is off.
 """
 

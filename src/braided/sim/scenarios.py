@@ -19,7 +19,7 @@ from braided.sim.cluster import Cluster, Run, SimFlow, SimOperator, simulate
 from braided.sim.keys import Dominant, Hotspot, Zipf
 from braided.sim.locality_figures import figures, panels
 from braided.sim.plot import Panel, Series
-from braided.sim.region import Period, Region, run_region, settling, tracking, turns
+from braided.sim.region import Region, RegionPeriod, run_region, settling, tracking, turns
 
 __all__ = ["Result", "cluster_result", "run_scenario"]
 
@@ -173,7 +173,7 @@ def _seeded(flow: SimFlow, seed: int) -> SimFlow:
     return SimFlow(**{**vars(flow), "seed": seed})
 
 
-def _period_row(period: Period) -> dict[str, Any]:
+def _period_row(period: RegionPeriod) -> dict[str, Any]:
     return {
         "at_s": period.at_s,
         "load": round(period.load),
@@ -184,7 +184,7 @@ def _period_row(period: Period) -> dict[str, Any]:
     }
 
 
-def _region_panels(periods: list[Period]) -> tuple[Panel, ...]:
+def _region_panels(periods: list[RegionPeriod]) -> tuple[Panel, ...]:
     at = [p.at_s for p in periods]
     return (
         Panel(

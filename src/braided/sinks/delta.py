@@ -96,7 +96,7 @@ class DeltaLogSink(TableFilesSink):
                 return f"column {name!r} is binary: its partitions can't be named"
         return super()._bad_partition(schema, columns)
 
-    def _place(self, spark: SparkSession) -> tuple[Location, Store]:
+    def _root_and_store(self, spark: SparkSession) -> tuple[Location, Store]:
         return self.location, self._store
 
     def open(self, setting: SinkSetting) -> None:

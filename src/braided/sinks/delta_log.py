@@ -36,7 +36,7 @@ __all__ = ["INSTALL", "AddedFile", "DeltaLog", "is_installed"]
 
 INSTALL = "pip install 'braided[delta]'"
 
-# What the writer of a file would have to see to, and who only adds files does not.
+# Features of a table that the writer of a file has to enforce, which only adding files does not.
 _ENFORCED = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableRowTracking")
 _ENFORCED_FIELDS = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 

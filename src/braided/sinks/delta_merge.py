@@ -3,10 +3,11 @@
 Whoever merges compares every row of every file that the condition does not rule out for itself, and
 it rules out none by what it says of the batch's rows. So the condition also says what follows for
 the table alone, which says nothing new of any row: between which bounds the keys of the batch are,
-and which values a column of partitions has. By these files are left alone, as the log knows the
-ends of their columns.
+and which values a column of partitions has. With these bounds files are left alone, because the log
+has the least and the greatest value of each of their columns.
 
-Bounds are told of types alone whose ends a log has exactly, or, of timestamps, to the millisecond.
+There are bounds only for types whose least and greatest values a log has exactly or, for
+timestamps, to the millisecond.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _LOG_VERSION = "v1"
 
 
 class FilesOut:
-    """Runs plans into files and takes down the files' names."""
+    """Runs plans into files and notes the files' names."""
 
     def __init__(
         self,

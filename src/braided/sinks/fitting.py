@@ -166,6 +166,6 @@ def _admits(table: DataType, output: DataType) -> bool:
 
 
 def _shown(kind: DataType) -> str:
-    """A type with its nulls where it has an inside, which may be all that differs."""
+    """A type as text; of a nested one also what may be null, as that may be all that differs."""
     inside = isinstance(kind, StructType | ArrayType | MapType)
     return kind.json() if inside else kind.simpleString()

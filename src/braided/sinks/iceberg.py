@@ -91,7 +91,7 @@ class IcebergSink(TableFilesSink):
             "in foreachBatch with such an engine, or to another table"
         )
 
-    def _place(self, spark: SparkSession) -> tuple[Location, Store]:
+    def _root_and_store(self, spark: SparkSession) -> tuple[Location, Store]:
         path = self._table.data_path
         # Hadoop reaches by s3a what others call s3.
         location = Location.of(f"s3a{path[2:]}" if path.startswith("s3:") else path)
@@ -112,7 +112,9 @@ class IcebergSink(TableFilesSink):
         apart = {}
         for number, field in enumerate(self._table.partition_fields):
             name = self._table.partition_by[number]
-            value = _apart(F.col(quoted(name)), rows.schema[name].dataType, str(field.transform))
+            value = _partition_directory(
+                F.col(quoted(name)), rows.schema[name].dataType, str(field.transform)
+            )
             apart[f"{_DIRECTORY}{number}"] = value
         return (rows.withColumns(apart), list(apart)) if apart else (rows, [])
 
@@ -125,7 +127,7 @@ class IcebergSink(TableFilesSink):
         return self._table.misplaced(files)
 
 
-def _apart(column: Column, kind: DataType, transform: str) -> Column:
+def _partition_directory(column: Column, kind: DataType, transform: str) -> Column:
     """A value for the name of a directory that differs wherever partitions do."""
     if transform in _STEPS_US:
         return _period(column, kind, transform)

@@ -1,9 +1,9 @@
 """An Iceberg table through its catalog, by way of `pyiceberg`: no class of Iceberg's in the JVM.
 
 A table's snapshot names its files, and the catalog says which snapshot it is. A batch is one change
-in the catalog that brings a snapshot with the batch's files and takes down sink and batch twice: in
-the snapshot, for people and tools that look at the table's history, and in a property of the table,
-as snapshots expire. The catalog takes the change only if the table is still what it was, so that of
+in the catalog that brings a snapshot with the batch's files and notes sink and batch twice: in the
+snapshot, for people and tools that look at the table's history, and in a property of the table, as
+snapshots expire. The catalog takes the change only if the table is still what it was, so that of
 two publishers of one batch the second looks again and finds it.
 
 What leads to a catalog has secrets in it: they are in no message and no repr.
@@ -68,7 +68,7 @@ class IcebergLog(TableLog):
             raise UnsupportedError(f"format('iceberg') needs the package pyiceberg: {INSTALL}")
         self._secrets = [v for k, v in properties.items() if k not in _TOLD and len(v) > 2]
         self.title = f"Iceberg table {name}"
-        with self._told():
+        with self._errors_as_ours():
             self._catalog = _load(catalog, properties)
         self.name = f"{self._catalog.name}.{name}"
         self.title = f"Iceberg table {self.name}"
@@ -79,7 +79,7 @@ class IcebergLog(TableLog):
         return f"IcebergLog({self.name!r})"
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_as_ours(self) -> Iterator[None]:
         """Errors of the catalog as ours, without what nobody is to read."""
         try:
             yield
@@ -101,7 +101,7 @@ class IcebergLog(TableLog):
     def exists(self) -> bool:
         from pyiceberg.exceptions import NoSuchTableError
 
-        with self._told():
+        with self._errors_as_ours():
             try:
                 self._table = self._catalog.load_table(self._identifier)
             except NoSuchTableError:
@@ -110,7 +110,7 @@ class IcebergLog(TableLog):
 
     def has_namespace(self) -> bool:
         """Whether the table could be made."""
-        with self._told():
+        with self._errors_as_ours():
             return self._catalog.namespace_exists(self._identifier[:-1])
 
     @property
@@ -184,14 +184,14 @@ class IcebergLog(TableLog):
             )
             for number, name in enumerate(partition_by)
         ]
-        with self._told():
+        with self._errors_as_ours():
             self._table = self._catalog.create_table_if_not_exists(
                 self._identifier, columns, partition_spec=PartitionSpec(*fields)
             )
         self._sync()
 
     def add_columns(self, fields: Sequence[StructField]) -> None:
-        with self._told(), self._seen.update_schema() as update:
+        with self._errors_as_ours(), self._seen.update_schema() as update:
             for field in fields:
                 update.add_column(field.name, iceberg_type(field.dataType))
         self._sync()

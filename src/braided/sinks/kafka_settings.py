@@ -24,7 +24,7 @@ _TRANSACTION_S = 60.0
 _PATIENCE_S = 120.0
 _MESSAGE_BYTES = 1_000_000
 _BESIDES_BYTES = 1024
-"""What a message has besides its key, its value and its headers fits in."""
+"""Room for what a message has besides its key, its value and its headers."""
 _MEMORY_BYTES = 64 << 20
 
 _OURS = {

@@ -153,7 +153,7 @@ class KafkaTransactions:
 
     def begin(self) -> None:
         """Fences whoever had the id before."""
-        self._tried("nothing was started", self._ready)
+        self._retry("nothing was started", self._ready)
 
     def committed(self, *topics: str) -> Committed | None:
         """The newest batch with rows in any of these topics that is committed."""
@@ -162,7 +162,7 @@ class KafkaTransactions:
             self._ready()
             return self._look(set(topics))
 
-        return self._tried("nothing was started", looked)
+        return self._retry("nothing was started", looked)
 
     def newest(self) -> Committed | None:
         """The newest batch that is remembered, in whatever topic its rows are."""
@@ -171,7 +171,7 @@ class KafkaTransactions:
             listed = self._ready().list_topics(timeout=self._settings.patience_s)
             return self._look({name for name, each in listed.topics.items() if each.error is None})
 
-        return self._tried("nothing was started", looked)
+        return self._retry("nothing was started", looked)
 
     def has_topic(self, topic: str) -> bool:
         """Whether it is there; brokers that make topics by themselves make it now, and say until
@@ -192,7 +192,7 @@ class KafkaTransactions:
                     return False
                 time.sleep(_PAUSE_S)
 
-        return self._tried("nothing was started", found)
+        return self._retry("nothing was started", found)
 
     def write(
         self,
@@ -219,7 +219,7 @@ class KafkaTransactions:
             self._committed = Committed(batch, attempt)
             return True
 
-        return self._tried(f"batch {batch} is committed and not yet in Kafka", written)
+        return self._retry(f"batch {batch} is committed and not yet in Kafka", written)
 
     def close(self) -> None:
         """Lets go of the client; a transaction that is open is aborted."""
@@ -447,7 +447,7 @@ class KafkaTransactions:
 
     # -- trying again ------------------------------------------------------------------------
 
-    def _tried(self, unless: str, step: Callable[[], T]) -> T:
+    def _retry(self, unless: str, step: Callable[[], T]) -> T:
         """What a step gives, which may fail for a while; `unless` says how things are if not."""
         from confluent_kafka import KafkaException
 

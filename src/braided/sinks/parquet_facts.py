@@ -46,12 +46,12 @@ class FileFacts:
 def read_facts(files: Store, names: Sequence[str]) -> list[FileFacts]:
     """Those of several files, in their order."""
     if len(names) <= 1:
-        return [_of(files, name) for name in names]
+        return [_facts_of_file(files, name) for name in names]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(lambda name: _of(files, name), names))
+        return list(pool.map(lambda name: _facts_of_file(files, name), names))
 
 
-def _of(files: Store, name: str) -> FileFacts:
+def _facts_of_file(files: Store, name: str) -> FileFacts:
     with files.reader(name) as file:
         footer = pq.read_metadata(file)
     nulls: dict[str, int] = {}
@@ -71,7 +71,7 @@ def _of(files: Store, name: str) -> FileFacts:
         if ended and all(part.has_min_max for part in ended):
             low, high = min(part.min for part in ended), max(part.max for part in ended)
             if _can_be_told(low) and _can_be_told(high):
-                least[leaf.name], greatest[leaf.name] = _told(low), _told(high)
+                least[leaf.name], greatest[leaf.name] = _json_value(low), _json_value(high)
     return FileFacts(footer.num_rows, nulls, least, greatest)
 
 
@@ -86,7 +86,7 @@ def _can_be_told(value: Any) -> bool:
     return isinstance(value, int | dt.date)  # a datetime is a date
 
 
-def _told(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, dt.datetime):
         text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
         return text if value.tzinfo is None else f"{text}Z"

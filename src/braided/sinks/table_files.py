@@ -117,7 +117,7 @@ class TableFilesSink:
         """What to do about a table that asks more of its writers than we can do."""
         raise NotImplementedError
 
-    def _place(self, spark: SparkSession) -> tuple[Location, Store]:
+    def _root_and_store(self, spark: SparkSession) -> tuple[Location, Store]:
         """Where files of the table lie."""
         raise NotImplementedError
 
@@ -156,7 +156,7 @@ class TableFilesSink:
         if added and self._merges:
             self._log.add_columns(added)
         self._check_start()  # somebody else may have made it meanwhile
-        self._root, self._store = self._place(setting.spark)
+        self._root, self._store = self._root_and_store(setting.spark)
         self._log.check_age(self._application, setting.newest)
         self._attempts = self._left(setting.newest)
 

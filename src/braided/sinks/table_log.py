@@ -1,8 +1,8 @@
 """A table that others write to as well: what it is now, and batches that are added to it once.
 
 Formats differ in how a change of the table is made (`delta_log.py`, `iceberg_log.py`). They agree
-in what a change has to be: one step, in which the batch becomes visible and the table takes down
-the sink and the batch, and which fails if anybody else was first. Who fails looks again: it may be
+in what a change has to be: one step, in which the batch becomes visible and the table notes the
+sink and the batch, and which fails if anybody else was first. Who fails looks again: it may be
 the same batch that was first, published by another process.
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 
-from braided.spark.jvm import java_class
+from braided.spark.jvm import java_class, scala_object
 
 __all__ = ["Aggregates", "Catalyst", "Exchange"]
 
@@ -165,4 +165,4 @@ class Catalyst:
         return java_class(self._jvm, name)
 
     def _object(self, name: str) -> Any:
-        return self._class("java.lang.Class").forName(f"{name}$").getField("MODULE$").get(None)
+        return scala_object(self._jvm, name)

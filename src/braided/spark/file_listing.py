@@ -50,7 +50,7 @@ public class FileListing extends FileStreamSinkLog {{
 
 
 class FileListing:
-    """Takes down the files of one job after the other."""
+    """Notes the files of one job after the other."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._session: Any = spark._jsparkSession

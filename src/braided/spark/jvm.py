@@ -30,6 +30,7 @@ __all__ = [
     "plan_lines",
     "processor_s",
     "runs_python",
+    "scala_object",
 ]
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
@@ -49,6 +50,11 @@ def java_class(jvm: Any, name: str) -> Any:
     `java.lang` and so on, and to find that there is none the JVM looks into all of Spark's jars.
     """
     return getattr(jvm, name)
+
+
+def scala_object(jvm: Any, name: str) -> Any:
+    """A Scala object by its whole name."""
+    return java_class(jvm, "java.lang.Class").forName(f"{name}$").getField("MODULE$").get(None)
 
 
 _BY_SIMPLE_NAME = ("PythonSQLUtils", "PythonUtils", "SimplePythonFunction", "functions")
@@ -397,8 +403,7 @@ class Jvm:
         return java_class(self._jvm, name)
 
     def _object(self, name: str) -> Any:
-        """A Scala object."""
-        return self._class("java.lang.Class").forName(f"{name}$").getField("MODULE$").get(None)
+        return scala_object(self._jvm, name)
 
     def _default(self, owner: Any, method: str, position: int) -> list[Any]:
         """What a Scala method takes for a parameter that is left out; nothing, where it has none

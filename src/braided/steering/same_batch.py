@@ -22,7 +22,6 @@ from braided.control.same_batch import (
     PassLedger,
     PassOutlook,
     batch_work,
-    following,
     plan_batch,
     saved_by,
 )
@@ -110,7 +109,7 @@ class SameBatch:
             assert known is not None
             plan = self._plan(known, name, taken[name], rows)
             if plan is not None:
-                table = following(before[name], plan.table)
+                table = plan.table.as_next_of(before[name])
                 plans[name] = replace(plan, table=table)
         return plans
 
@@ -172,8 +171,10 @@ class SameBatch:
         if operator is None or work is None or table.slots.size != operator.load.size:
             return None
         period_s = known.view.period_s
-        return plan_batch(_by(operator, table), work, self._policy, known.prices, period_s)
+        return plan_batch(
+            _operator_with_table(operator, table), work, self._policy, known.prices, period_s
+        )
 
 
-def _by(operator: OperatorView, table: RoutingTable) -> OperatorView:
+def _operator_with_table(operator: OperatorView, table: RoutingTable) -> OperatorView:
     return replace(operator, table=table, speeds=operator.speeds_of(table.channels))

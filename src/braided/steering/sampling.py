@@ -66,8 +66,8 @@ class Sampler:
         waiting: float,
         hosts: HostFacts | None = None,
     ) -> FlowSample | None:
-        """The sample of a batch that ended then; None for the first, whose input has been
-        collected nobody knows how long.
+        """The sample of a batch that ended then; None for the first, because it is not known for
+        how long its input was collected.
         """
         duration_s = max(0.0, ended_s - outcome.batch_time_ms / 1000)
         before, self._before = self._before, (outcome.batch_time_ms, duration_s)

@@ -143,7 +143,7 @@ def _write(files: Store, name: str, operator: str, chunks: Iterator[pa.RecordBat
     rows, digest = 0, hashlib.blake2b(digest_size=16)
     first = next(chunks)
     with files.writer(name) as write:
-        sink = _Sink(write, digest.update)
+        sink = _TeeFile(write, digest.update)
         with pa.ipc.new_stream(pa.PythonFile(sink, "w"), first.schema) as writer:
             for chunk in itertools.chain([first], chunks):
                 rows += chunk.num_rows
@@ -151,7 +151,7 @@ def _write(files: Store, name: str, operator: str, chunks: Iterator[pa.RecordBat
     return CarryFile(operator=operator, name=name, digest=digest.hexdigest(), rows=rows)
 
 
-class _Sink:
+class _TeeFile:
     """A file to Arrow; every piece that it writes goes to all takers."""
 
     closed = False

@@ -9,19 +9,26 @@ nobody names, and the job runs again at the next start.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import Row
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
 
 from braided.store.durable.store import Store
 from braided.store.history.run_blocks import size_of
 from braided.store.history.runs import RunFile, write_snapshot
 from braided.store.slots.layout import count_records, is_timer, timer_ms
+from braided.tasks.failure import from_worker
 
-__all__ = ["RUN_SCHEMA", "FirstState", "first_state_of", "import_path", "write_slots"]
+__all__ = ["FirstState", "deal_out", "import_path", "write_slots", "written_by"]
 
-RUN_SCHEMA = (
+_Chunks: TypeAlias = Iterator[pa.RecordBatch]
+
+_RUN_SCHEMA = (
     "name string, digest string, bytes long, slots string, footer long, "
     "keys long, size long, due string"
 )
@@ -41,8 +48,24 @@ def import_path(name: str) -> str:
     return f"import/{name}.json"
 
 
+def deal_out(rows: DataFrame, slot: str, slots: int) -> DataFrame:
+    """The rows, those of a slot in one task; `slot` is its number in SQL."""
+    tasks = min(slots, 4 * rows.sparkSession.sparkContext.defaultParallelism)
+    return rows.repartitionById(tasks, F.expr(f"{slot} % {tasks}"))
+
+
+def written_by(rows: DataFrame, write: Callable[[_Chunks], _Chunks]) -> FirstState:
+    """What tasks write of rows that are dealt out: each takes its chunks and gives what
+    `write_slots` says.
+    """
+    try:
+        return _first_state_of(rows.mapInArrow(write, _RUN_SCHEMA).collect())
+    except PySparkException as error:
+        raise from_worker(error) or error from None
+
+
 def write_slots(store: Store, path: str, slots: dict[int, dict[bytes, bytes]]) -> pa.RecordBatch:
-    """Writes the contents of some slots as a snapshot; the result is a row of `RUN_SCHEMA`."""
+    """Writes the contents of some slots as a snapshot; the result is a row of `_RUN_SCHEMA`."""
     contents = [(slot, *_ordered(slots[slot])) for slot in sorted(slots)]
     run = write_snapshot(store, path, contents)
     due = {
@@ -62,7 +85,7 @@ def _ordered(content: dict[bytes, bytes]) -> tuple[list[bytes], list[bytes]]:
     return suffixes, [content[suffix] for suffix in suffixes]
 
 
-def first_state_of(rows: list[Row]) -> FirstState:
+def _first_state_of(rows: list[Row]) -> FirstState:
     """What the tasks of such a job have written, from the rows that they gave."""
     due = {int(slot): ms for row in rows for slot, ms in json.loads(row.due).items()}
     return FirstState(

@@ -386,7 +386,7 @@ class _Lots:
 
     def between(self, begin: int, end: int) -> tuple[Positions, npt.NDArray[np.bool_]]:
         """The positions that are chosen from one to before another, and which are held out."""
-        blocks = self._of(begin // self._rows, -(-end // self._rows))
+        blocks = self._chosen_begins(begin // self._rows, -(-end // self._rows))
         at = (blocks[:, None] + np.arange(_BLOCK_ROWS)).ravel()
         at = at[slice(*np.searchsorted(at, (begin, end)))]
         return at, self._drawn(at, _HOLD_EVERY) == 0
@@ -394,10 +394,10 @@ class _Lots:
     def _block(self, number: int) -> int:
         if not 0 <= number - self._first < _STRETCHES:
             self._first = number
-            self._at_hand = self._of(number, number + _STRETCHES).tolist()
+            self._at_hand = self._chosen_begins(number, number + _STRETCHES).tolist()
         return self._at_hand[number - self._first]
 
-    def _of(self, first: int, last: int) -> Positions:
+    def _chosen_begins(self, first: int, last: int) -> Positions:
         """Where the chosen blocks of stretches begin, from one to before another."""
         number = np.arange(first, last)
         return number * self._rows + self._drawn(number, self._blocks) * _BLOCK_ROWS

@@ -47,6 +47,7 @@ from pyspark.sql.types import (
 
 from braided.errors import OutputSchemaError, UnsupportedError
 from braided.spark.arrow_types import to_arrow_schema
+from braided.store.records.short_repr import short_repr
 
 __all__ = ["OutputEncoder"]
 
@@ -73,7 +74,7 @@ class OutputEncoder:
         # UTC is what Spark's side of mapInArrow reads timestamps as.
         self.arrow_schema: pa.Schema = to_arrow_schema(StructType(plain))
         self._columns = [
-            _Column(self, field, arrow.type)
+            _ColumnEncoder(self, field, arrow.type)
             for field, arrow in zip(schema.fields, self.arrow_schema, strict=True)
         ]
         self._plain = [_plain_test(field) for field in schema.fields]
@@ -127,7 +128,7 @@ class OutputEncoder:
                 rows = [self._by_position(row) for row in rows]
         if not set(map(len, rows)) <= {width}:
             wrong = next(row for row in rows if len(row) != width)
-            raise self._refused(f"gave a row of {len(wrong)} values {_short(wrong)}")
+            raise self._refused(f"gave a row of {len(wrong)} values {short_repr(wrong)}")
         arrays = [
             column.encode(list(map(itemgetter(i), rows))) for i, column in enumerate(self._columns)
         ]
@@ -176,12 +177,16 @@ class OutputEncoder:
             return self._by_position(dict(zip(fields, row, strict=True)))
         if isinstance(row, tuple | list):
             return row
-        raise self._refused(f"gave {_short(row)} of type {type(row).__name__}, which is not a row")
+        raise self._refused(
+            f"gave {short_repr(row)} of type {type(row).__name__}, which is not a row"
+        )
 
     def _partial(self, row: dict[str, Any]) -> Sequence[Any]:
         for name in row:
             if name not in self._name_set:
-                raise self._refused(f"gave a row with an unknown column {name!r}: {_short(row)}")
+                raise self._refused(
+                    f"gave a row with an unknown column {name!r}: {short_repr(row)}"
+                )
         return [row.get(name) for name in self.names]  # as in Spark, one left out is a null
 
     def _refused(self, what: str) -> OutputSchemaError:
@@ -192,7 +197,7 @@ class OutputEncoder:
         )
 
 
-class _Column:
+class _ColumnEncoder:
     """Encodes the values of one output column."""
 
     def __init__(self, encoder: OutputEncoder, field: StructField, arrow: pa.DataType) -> None:
@@ -255,7 +260,7 @@ class _Column:
                 return self._at(
                     index,
                     f"operator {self._operator!r}, output column {self.name!r}: expected "
-                    f"{self._kind.simpleString()}, got {_short(value)} of type "
+                    f"{self._kind.simpleString()}, got {short_repr(value)} of type "
                     f"{type(value).__name__}{said}",
                 )
         return OutputSchemaError(
@@ -371,11 +376,3 @@ def _as_bytes(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception:  # a user's __repr__ must not hide the real error
-        text = f"<{type(value).__name__}>"
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -48,7 +48,7 @@ class PlaceOrder:
             places = _places(chunk)
             last = int(np.searchsorted(places, places[-1]))
             if held and _places(held[0])[0] != places[0]:
-                yield self._given(held)
+                yield self._in_order_by_place(held)
                 held = []
             if last == 0:
                 held.append(chunk)
@@ -56,12 +56,12 @@ class PlaceOrder:
                     rest = yield from self._by_file(held, chunks)
                     held = []
                 continue
-            yield self._given([*held, chunk.slice(0, last)])
+            yield self._in_order_by_place([*held, chunk.slice(0, last)])
             held = [chunk.slice(last)]
         if held:
-            yield self._given(held)
+            yield self._in_order_by_place(held)
 
-    def _given(self, chunks: list[pa.RecordBatch]) -> pa.RecordBatch:
+    def _in_order_by_place(self, chunks: list[pa.RecordBatch]) -> pa.RecordBatch:
         """Chunks, whose places ascend, as one in order."""
         with self._meter.ahead():
             chunk = chunks[0] if len(chunks) == 1 else pa.concat_batches(chunks)

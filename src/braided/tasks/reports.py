@@ -8,6 +8,7 @@ slot.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 import msgspec
 from pyspark import AccumulatorParam, SparkContext
@@ -19,7 +20,7 @@ from braided.store.history.manifest import CarryFile, DeadFile
 from braided.store.history.runs import RunFile
 from braided.tasks.key_pairs import PairReport
 
-__all__ = ["ChannelReport", "KeyRecord", "KeyRows", "ReportBox", "SlotReport"]
+__all__ = ["ChannelReport", "KeyRecord", "KeyRows", "ReportBox", "SlotReport", "partials_of"]
 
 
 class SlotReport(msgspec.Struct, frozen=True, array_like=True):
@@ -49,6 +50,17 @@ class KeyRecord(msgspec.Struct, frozen=True, array_like=True):
     key: bytes
     slot: int
     record: bytes | None
+
+
+def partials_of(records: Mapping[tuple[bytes, int], bytes | None]) -> tuple[KeyRecord, ...]:
+    """What the rows of split keys came to in each share, by key and slot, where they changed
+    anything.
+    """
+    return tuple(
+        KeyRecord(key, slot, record)
+        for (key, slot), record in sorted(records.items())
+        if record is not None
+    )
 
 
 class ChannelReport(msgspec.Struct, frozen=True):

@@ -69,6 +69,11 @@ class BatchSpec(msgspec.Struct, frozen=True):
     is_watched: bool = False
     """Whether tasks are to tell how far they are."""
 
+    @property
+    def known_watermark_ms(self) -> int | None:
+        """The watermark; None while there is none, which Spark says as 0."""
+        return self.watermark_ms if self.watermark_ms > 0 else None
+
     def of_try(self, token: str) -> BatchSpec:
         """The same batch, tried anew."""
         return msgspec.structs.replace(self, token=token)

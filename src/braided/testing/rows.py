@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import LongType, StructField, StructType, _infer_type, _merge_type
 
+from braided.control.routing.pins import hash_slot
 from braided.errors import DefinitionError
 from braided.kinds.columnar.program import ColumnProgram
 from braided.kinds.operator.program import Program
@@ -108,7 +109,7 @@ def _hash(key: bytes) -> int:
 
 
 def slot_of(key: bytes, slots: int) -> int:
-    return _hash(key) % slots
+    return hash_slot(_hash(key), slots)
 
 
 def _as_row(row: Any) -> Row:

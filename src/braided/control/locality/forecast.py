@@ -81,8 +81,8 @@ def forecast(
     for each in held_out:
         here, there = where[each.keys[:, 0]], where[each.keys[:, 1]]
         known += float(each.weight[(here >= 0) & (there >= 0)].sum())
-        local += _together(each, here, there, spread, same)
-        close += _together(each, here, there, spread, room.closeness)
+        local += _weight_on_one_host(each, here, there, spread, same)
+        close += _weight_on_one_host(each, here, there, spread, room.closeness)
         for side, (operator, host) in enumerate(zip(each.operators, (here, there), strict=True)):
             found = host >= 0
             weight = each.weight[found]
@@ -100,7 +100,7 @@ def forecast(
     return Forecast(local / total, close / total, max(1.0, float(filled.max())), known / total)
 
 
-def _together(
+def _weight_on_one_host(
     rows: HeldOut, here: Numbers, there: Numbers, spread: Loads, closeness: Loads
 ) -> float:
     """The weight of rows whose keys are together, expected where a key goes by its hash."""

@@ -138,12 +138,12 @@ class LocalityLoop:
         # What was counted does: pairs are of keys and not of slots, as rows have them by whatever
         # table. Our own table begins a period with it (`decide`), for the sake of the forecast.
         self._anchors = {}  # until `decide` has seen where keys are
-        self._void("another table of keys took effect")
+        self._drop_promise("another table of keys took effect")
 
     def withdrawn(self) -> None:
         """What was decided last could not be asked for: all is as it was before it."""
         self.plan, self._anchors = self._plan_before, self._anchors_before
-        self._void("it could not be asked for")
+        self._drop_promise("it could not be asked for")
 
     def anchored(self, view: OperatorView) -> OperatorView:
         """The view, with what its slots would cost more elsewhere: by the table that was asked for
@@ -196,7 +196,7 @@ class LocalityLoop:
         events: list[Event] = [unjudged(view.batch, *told) for told in self._told_later]
         self._told_later = []
         self._age(entries)
-        given = self._given(view, hash_slots, entries)
+        given = self._plan_input(view, hash_slots, entries)
         # The next period counts anew, in windows of its own: the plan is made of these.
         self._batches = 0
         self._windows = {edge: PairWindow(self.rule.pairs_max) for edge in self._windows}
@@ -206,8 +206,8 @@ class LocalityLoop:
         if plan is None:
             return {}, events
         events += self._judge(view.batch, plan, given.hosts)
-        # Whether or not a table is taken: keys that are together are so by an earlier one, by one
-        # of before a restart, or by a user's.
+        # Anchors are noted even if no table is taken: an earlier table, one of before a restart or
+        # a user's may have brought the keys together.
         self._anchors_before = self._anchors = plan.anchors_now
         held = "" if plan.gain.pays else "it does not pay"
         if not held and self.rule.dry_run:
@@ -231,7 +231,7 @@ class LocalityLoop:
             for name, keys in entries.items()
         }
 
-    def _given(
+    def _plan_input(
         self,
         view: FlowView,
         hash_slots: Mapping[str, Mapping[bytes, int]],
@@ -265,7 +265,7 @@ class LocalityLoop:
         period_s = self.rule.period_batches * view.period_s
         return replace(prices, horizon_s=max(prices.horizon_s, period_s))
 
-    def _void(self, why: str) -> None:
+    def _drop_promise(self, why: str) -> None:
         """Nothing will come of the last promise; the log has it when a period is over."""
         if self._promise is not None:
             plan, decision, _ = self._promise

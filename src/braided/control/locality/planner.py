@@ -127,7 +127,7 @@ def _plan(
 ) -> LocalityPlan:
     host_of = made.hosts(how)
     expected = record.corrected(promised.locality)
-    # That more came than was promised is no gain over the table of now, of which more came as well.
+    # If more came than was promised, the table of now did better too, so that is no gain over it.
     less = min(0.0, expected - promised.locality)
     after = replace(promised, closeness=promised.closeness + less)
 

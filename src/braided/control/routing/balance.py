@@ -121,7 +121,9 @@ def checked_load(table: RoutingTable, load: npt.ArrayLike) -> Loads:
 def _worthwhile(
     slots: Slots, weights: Loads, loads: Loads, moves: Sequence[RefiningMove], speeds: Loads | None
 ) -> Sequence[RefiningMove]:
-    """The moves without those at the end that did not lower the peak: its twin was stuck."""
+    """The moves without those at the end that did not lower the peak, because another channel that
+    is as full was stuck.
+    """
     if not moves:
         return moves
     after = loads.copy()

@@ -155,7 +155,7 @@ def _hosts_of_level(
     seats = numbers(demand.table.hosts or [""] * demand.table.channels for demand in demands)
     owner = np.repeat(np.arange(len(demands)), [demand.table.channels for demand in demands])
     if (seats < 0).any() or (_count(seats, len(hosts)) > capacity).any():
-        seats = _Level(demands, hosts, capacity, seats, owner, numbers(models)).place()
+        seats = _LevelToPlace(demands, hosts, capacity, seats, owner, numbers(models)).place()
     return [seats[owner == j] for j in range(len(demands))]
 
 
@@ -166,7 +166,7 @@ def _capacity(demands: Sequence[ChannelDemand], hosts: Sequence[Host]) -> Seats:
     return cores * max(1, -(-channels // int(cores.sum())))
 
 
-class _Level:
+class _LevelToPlace:
     """Operators that share the cores, of which some channels have to be placed.
 
     Channels of all operators are in one row; `owner` has the operator and `seats` the host of each,

@@ -54,7 +54,7 @@ def pin_key(table: RoutingTable, pin: Pin, epoch: int) -> RoutingTable:
         return table if old.shares == pin.shares else _reshared(table, old, pin.shares, epoch)
     if pin.slot == home and not pin.shares:
         return table
-    return _together(table, (*table.pins, pin), home, pin.slot, epoch)
+    return _with_pins(table, (*table.pins, pin), home, pin.slot, epoch)
 
 
 def unpin_key(table: RoutingTable, key: bytes, epoch: int) -> RoutingTable:
@@ -63,7 +63,7 @@ def unpin_key(table: RoutingTable, key: bytes, epoch: int) -> RoutingTable:
     if pin is None:
         return table
     others = tuple(other for other in table.pins if other is not pin)
-    return _together(table, others, pin.slot, unpinned_slot(table, pin.hash, pin.check), epoch)
+    return _with_pins(table, others, pin.slot, unpinned_slot(table, pin.hash, pin.check), epoch)
 
 
 def without_shares(table: RoutingTable, epoch: int) -> RoutingTable:
@@ -87,7 +87,7 @@ def _reshared(table: RoutingTable, old: Pin, shares: tuple[int, ...], epoch: int
     return replace(table, epoch=epoch, pins=pins)
 
 
-def _together(
+def _with_pins(
     table: RoutingTable, pins: tuple[Pin, ...], donor: int, taker: int, epoch: int
 ) -> RoutingTable:
     """The table with other pins. The slot that the key goes to comes to the channel of the one that

@@ -91,7 +91,7 @@ class _MovableSlots:
     def __init__(self, slots: Slots, weights: Loads, channels: int) -> None:
         self._slots = slots
         self._weights = weights
-        self._by_channel: dict[int, _ChannelSlots] = {}
+        self._by_channel: dict[int, _WeightedSlots] = {}
         self._arrived: dict[int, list[tuple[float, int]]] = {}
         self._grouped: Slots | None = None
         self._ends = self._grouped
@@ -103,7 +103,7 @@ class _MovableSlots:
 
     def take(self, channel: int, peak: float, low: float) -> tuple[float, int] | None:
         """Removes and returns the best slot to move between these loads; None: none is better."""
-        slots_of_channel = self._of(channel)
+        slots_of_channel = self._laid_out_slots(channel)
         weight = slots_of_channel.nearest((peak - low) / 2)
         # Said in the loads as they will be, which rounding may have made no better.
         if weight is None or peak - weight >= peak or low + weight >= peak:
@@ -118,11 +118,11 @@ class _MovableSlots:
             # Most receivers never give: no need to lay out what they have.
             self._arrived.setdefault(channel, []).append((weight, slot))
 
-    def _of(self, channel: int) -> _ChannelSlots:
+    def _laid_out_slots(self, channel: int) -> _WeightedSlots:
         slots_of_channel = self._by_channel.get(channel)
         if slots_of_channel is None:
             numbers = self._of_channel(channel)
-            slots_of_channel = _ChannelSlots(numbers, self._weights[numbers])
+            slots_of_channel = _WeightedSlots(numbers, self._weights[numbers])
             self._by_channel[channel] = slots_of_channel
             for weight, slot in self._arrived.pop(channel, ()):
                 slots_of_channel.add(weight, slot)
@@ -139,7 +139,7 @@ class _MovableSlots:
         return slots
 
 
-class _ChannelSlots:
+class _WeightedSlots:
     """One channel's slots with weight, in which the one nearest to a weight is looked for.
 
     The first few looks go through all of them; who looks more often wants them in order.

@@ -62,7 +62,7 @@ class _SlotsByWeight:
         """The weight to move and to whom, so that the higher of both is lowest; None if no move is
         better than none.
         """
-        weight, _ = self._of(donor)
+        weight, _ = self._laid_out_slots(donor)
         if not weight.size:
             return None
         equal = (load[donor] * speeds - load * speeds[donor]) / (speeds[donor] + speeds)
@@ -79,16 +79,16 @@ class _SlotsByWeight:
 
     def move(self, donor: int, receiver: int, weight: float) -> int:
         """The slot of that weight, which changes channel."""
-        weights, slots = self._of(donor)
+        weights, slots = self._laid_out_slots(donor)
         at = int(np.searchsorted(weights, weight))
         slot = int(slots[at])
         self._of_channel[donor] = (np.delete(weights, at), np.delete(slots, at))
-        weights, slots = self._of(receiver)
+        weights, slots = self._laid_out_slots(receiver)
         at = int(np.searchsorted(weights, weight))
         self._of_channel[receiver] = (np.insert(weights, at, weight), np.insert(slots, at, slot))
         return slot
 
-    def _of(self, channel: int) -> tuple[Loads, Slots]:
+    def _laid_out_slots(self, channel: int) -> tuple[Loads, Slots]:
         if channel not in self._of_channel:
             mine = np.flatnonzero((self._slots == channel) & (self._weights > 0)).astype(np.int32)
             mine = mine[np.argsort(self._weights[mine], kind="stable")]

@@ -2,9 +2,8 @@
 run, from epoch to epoch.
 
 A key is in the slot of its hash, unless it is assigned to another or, what comes first, pinned to
-one. A table is a value. Whatever
-changes the routing makes a new table with the next epoch, and the engine puts it into effect
-between two batches.
+one. A table is a value. Whatever changes the routing makes a new table with the next epoch, and the
+engine puts it into effect between two batches.
 """
 
 from __future__ import annotations
@@ -106,6 +105,13 @@ class RoutingTable:
         )
         same = after.channels == self.channels and np.array_equal(after.slots, self.slots)
         return self if same else after
+
+    def as_next_of(self, before: RoutingTable) -> RoutingTable:
+        """This table as the epoch after another, however many steps led to it; that one itself if
+        nothing differs.
+        """
+        same = replace(self, epoch=before.epoch)
+        return before if same == before else replace(self, epoch=before.epoch + 1)
 
     def outlined(self) -> RoutingTable:
         """The table with the outline of the keys that are assigned, to be remembered."""

@@ -18,8 +18,8 @@ Numbers = npt.NDArray[np.int64]
 
 
 def divisions(chunk: pa.RecordBatch, rows_max: int, bytes_max: int) -> list[int]:
-    """The positions at which a place is divided, whose first row (or that of a part of it) has to
-    be in the chunk; the chunk's last column is the place.
+    """The positions at which a place is divided. The chunk has to have the first row of the place,
+    or of a part of it; its last column is the place.
 
     Where a part is full with the last row of the chunk, it ends there as well.
     """

@@ -18,7 +18,7 @@ from braided.store.columnar.fields import DUE, ColumnCodec
 from braided.store.columnar.records import PackedRecords
 from braided.store.slots.layout import record_suffixes, timer_suffix, unwrap, wrap
 from braided.tasks.channel import Channel
-from braided.tasks.reports import KeyRecord
+from braided.tasks.reports import KeyRecord, partials_of
 from braided.tasks.split_keys import split_keys_of
 
 __all__ = ["STATE_BYTES", "KeyStates", "LoadedKeys", "TooMuchState", "due_ms"]
@@ -138,11 +138,7 @@ class KeyStates:
 
     def partials(self) -> tuple[KeyRecord, ...]:
         """What the rows of split keys came to in each share, where they changed anything."""
-        return tuple(
-            KeyRecord(key, slot, record)
-            for (key, slot), record in sorted(self._partials.items())
-            if record is not None
-        )
+        return partials_of(self._partials)
 
     def _put(self, loaded: LoadedKeys, changed: Mask, now: PackedRecords) -> None:
         """Writes the records that have changed, slot by slot."""

@@ -47,7 +47,7 @@ DUE_KEYS = 32_768
 Numbers = npt.NDArray[np.int64]
 
 
-class _Call(NamedTuple):
+class _HookCall(NamedTuple):
     """A hook that is called for some keys."""
 
     hook: str
@@ -159,7 +159,7 @@ class ColumnRun:
     def _grouped(self, chunk: pa.RecordBatch) -> GroupedChunk:
         return group_chunk(chunk, self._program.keys, self._key_positions, by_place=True)
 
-    def _rows_call(self, grouped: GroupedChunk) -> _Call:
+    def _rows_call(self, grouped: GroupedChunk) -> _HookCall:
         spec, chunk = self.channel.spec, grouped.chunk
         starts, key_columns, keys = grouped.starts, grouped.key_columns, grouped.keys
         loaded = self._states.load(keys, grouped.places >> PLACE_SHIFT)
@@ -168,7 +168,7 @@ class ColumnRun:
         index = np.repeat(np.arange(len(keys)), lengths)
         order = [chunk.column(i) for i in range(spec.order)] if spec.keep_order else []
         arguments = (self._table(loaded.columns), rows, index)
-        return _Call(
+        return _HookCall(
             hook="onRows",
             loaded=loaded,
             key_columns=key_columns,
@@ -196,7 +196,7 @@ class ColumnRun:
             return [*self._due_output(timers[:middle]), *self._due_output(timers[middle:])]
         return [] if call is None else self._run(call)
 
-    def _due_call(self, timers: list[DueTimer]) -> _Call | None:
+    def _due_call(self, timers: list[DueTimer]) -> _HookCall | None:
         """Keys that are due. A key has one timer, which says the same as its record."""
         spec = self.channel.spec
         keys, slots = [key for _, key, _ in timers], np.array([slot for *_, slot in timers])
@@ -224,7 +224,7 @@ class ColumnRun:
             firsts = np.array([number for _, number in tags], np.int64)
         key_columns = self._program.keys.decode_batch(keys)
         arguments = (self._table(columns), pa.chunked_array([due]))
-        return _Call(
+        return _HookCall(
             "onDue", loaded, key_columns, columns, arguments, len(keys), None, order, firsts
         )
 
@@ -233,7 +233,7 @@ class ColumnRun:
 
     # -- the call --------------------------------------------------------------------------
 
-    def _run(self, call: _Call) -> list[pa.RecordBatch]:
+    def _run(self, call: _HookCall) -> list[pa.RecordBatch]:
         """Calls the hook, keeps the new state, and gives the output."""
         op, loaded = self._runtime.op, call.loaded
         self._code.start()
@@ -253,9 +253,9 @@ class ColumnRun:
                 return []
             return self._given_out(call, table_of(output, call.hook), origin)
         except (StateValueError, OutputSchemaError) as error:
-            raise self._told(error, call) from None
+            raise self._failure_with_keys(error, call) from None
 
-    def _given_out(self, call: _Call, table: pa.Table, origin: Any) -> list[pa.RecordBatch]:
+    def _given_out(self, call: _HookCall, table: pa.Table, origin: Any) -> list[pa.RecordBatch]:
         hook = call.hook
         at = positions_of(origin, table.num_rows, call.origins, call.starts, hook)
         if not self._emitter.keep_order:
@@ -279,7 +279,9 @@ class ColumnRun:
             begin += chunk.num_rows
         return emitted
 
-    def _told(self, error: StateValueError | OutputSchemaError, call: _Call) -> BraidedError:
+    def _failure_with_keys(
+        self, error: StateValueError | OutputSchemaError, call: _HookCall
+    ) -> BraidedError:
         """Names the operator, the keys, the rows, the batch and the hook's line as well."""
         which = f"operator {self._program.name!r}"
         named = error if str(error).startswith(which) else type(error)(f"{which}: {error}")
@@ -289,7 +291,7 @@ class ColumnRun:
 class _Keys:
     """The keys of a call, as errors tell them."""
 
-    def __init__(self, run: ColumnRun, call: _Call) -> None:
+    def __init__(self, run: ColumnRun, call: _HookCall) -> None:
         self._run = run
         self._call = call
 
@@ -300,7 +302,7 @@ class _Keys:
         return f"{first!r}, the first of {others + 1}" if others else repr(first)
 
 
-def _rows_of(call: _Call) -> Any:
+def _rows_of(call: _HookCall) -> Any:
     if call.hook == "onRows":
         return call.arguments[1]
     return Words(f"{call.hook} of {call.origins} keys")

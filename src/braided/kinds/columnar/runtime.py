@@ -24,8 +24,9 @@ class ColumnRuntime(ClassRuntime):
         super().__init__(operator)
         self.codec = column_codec(operator).at(history)
         self.op.batchTime = _in_utc(batch.batch_time_ms)
-        if batch.watermark_ms > 0:
-            self.op.watermark = _in_utc(batch.watermark_ms)
+        watermark_ms = batch.known_watermark_ms
+        if watermark_ms is not None:
+            self.op.watermark = _in_utc(watermark_ms)
 
     def code(self) -> Any:
         """The class that the user wrote."""

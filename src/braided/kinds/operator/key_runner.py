@@ -10,7 +10,7 @@ from braided.kinds.operator.runtime import OperatorRuntime
 from braided.store.slots.layout import record_suffix, timer_suffix, unwrap, wrap
 from braided.store.slots.slot import SlotState
 from braided.tasks.channel import Channel
-from braided.tasks.reports import KeyRecord
+from braided.tasks.reports import KeyRecord, partials_of
 from braided.tasks.split_keys import split_keys_of
 from braided.tasks.user_code import UserCode
 
@@ -95,11 +95,7 @@ class KeyRunner:
 
     def partials(self) -> tuple[KeyRecord, ...]:
         """What the rows of split keys came to in each share, where they changed anything."""
-        return tuple(
-            KeyRecord(key, slot, record)
-            for (key, slot), record in sorted(self._partials.items())
-            if record is not None
-        )
+        return partials_of(self._partials)
 
     def record(self) -> bytes | None:
         """The record of the key that is lent the operator, as it is now."""

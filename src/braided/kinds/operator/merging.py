@@ -28,9 +28,8 @@ def merge_parts(
     """The record of a key after `merge` was called on its state with each of the parts in turn;
     None for a key that has none then.
     """
-    watermark_ms = batch.watermark_ms if batch.watermark_ms > 0 else None
     runtime, other = (
-        OperatorRuntime(program.operator, batch.batch_time_ms, watermark_ms, history)
+        OperatorRuntime(program.operator, batch.batch_time_ms, batch.known_watermark_ms, history)
         for _ in range(2)
     )
     (key_row,) = program.key_rows.rows_of(program.keys.decode_batch([key]))

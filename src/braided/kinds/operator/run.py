@@ -123,6 +123,6 @@ def _runtime_of(channel: Channel, program: Program) -> OperatorRuntime:
     return OperatorRuntime(
         program.operator,
         batch.batch_time_ms,
-        batch.watermark_ms if batch.watermark_ms > 0 else None,
+        batch.known_watermark_ms,
         channel.spec.meta.history,
     )

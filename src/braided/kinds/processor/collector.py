@@ -144,9 +144,11 @@ class OutputCollector:
         try:
             return list(self._chunks(waiting))
         except OutputSchemaError as error:
-            raise self._told(waiting, error) from None
+            raise self._failure_of_first_misfit(waiting, error) from None
 
-    def _told(self, waiting: Sequence[Any], error: OutputSchemaError) -> BraidedError:
+    def _failure_of_first_misfit(
+        self, waiting: Sequence[Any], error: OutputSchemaError
+    ) -> BraidedError:
         """The error of the first row, or frame, that does not fit by itself."""
         first = 0
         for i, each in enumerate(waiting):

@@ -17,13 +17,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import Broadcast
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from braided.errors import BraidedError
 from braided.flow.route import place_column, slot_of_place, slot_sql
-from braided.kinds.processor.input import Groups, PandasReader, RowReader
+from braided.kinds.processor.input import GroupReader, PandasReader, RowReader
 from braided.kinds.processor.program import ProcessorProgram
 from braided.kinds.processor.runtime import ProcessorRuntime
 from braided.spark.offset_log import BatchTimes
@@ -32,8 +31,8 @@ from braided.store.durable.store import Store
 from braided.store.history.manifest import OperatorMeta
 from braided.store.slots.slot import SlotState, empty_slot
 from braided.tasks.columns import PLACE
-from braided.tasks.failure import from_worker, operator_failure, to_text
-from braided.tasks.first_state import RUN_SCHEMA, FirstState, first_state_of, write_slots
+from braided.tasks.failure import operator_failure, to_text
+from braided.tasks.first_state import FirstState, deal_out, write_slots, written_by
 from braided.tasks.groups import group_chunk
 from braided.tasks.packing import PackedProgram, pack
 
@@ -67,15 +66,11 @@ def write_first_state(
 ) -> FirstState:
     """Runs `handleInitialState`; nothing counts before a manifest names what it left."""
     df = placed_initial(initial, meta.slots)
-    tasks = min(meta.slots, 4 * df.sparkSession.sparkContext.defaultParallelism)
-    slot = F.expr(f"{slot_of_place()} % {tasks}")
-    placed = df.repartitionById(tasks, slot).sortWithinPartitions(PLACE, *map(quoted, initial.keys))
+    dealt = deal_out(df, slot_of_place(), meta.slots)
+    ordered = dealt.sortWithinPartitions(PLACE, *map(quoted, initial.keys))
     packed = pack(initial_program(initial, program), broadcasts)
     write = _VariablesWriter(packed, meta.history, store, batch, times)
-    try:
-        return first_state_of(unnamed(placed).mapInArrow(write, RUN_SCHEMA).collect())
-    except PySparkException as error:
-        raise from_worker(error) or error from None
+    return written_by(unnamed(ordered), write)
 
 
 def placed_initial(initial: InitialRows, slots: int) -> DataFrame:
@@ -112,7 +107,7 @@ def handle_initial(
         for chunk in chunks
         if chunk.num_rows
     )
-    for number, key, values, rows, _ in Groups(grouped, reader):
+    for number, key, values, rows, _ in GroupReader(grouped, reader):
         runtime.start()
         runtime.key.open(slot_of(number), key)
         row: Any = None

@@ -23,7 +23,7 @@ from braided.tasks.groups import GroupedChunk
 from braided.tasks.rows import row_class
 from braided.tasks.slot_meter import SlotMeter
 
-__all__ = ["Group", "Groups", "PandasReader", "RowReader"]
+__all__ = ["Group", "GroupReader", "PandasReader", "RowReader"]
 
 
 Group = tuple[int, bytes, tuple[Any, ...], Iterator[Any], int]
@@ -169,7 +169,7 @@ class _Window(NamedTuple):
     chunk: pa.RecordBatch
 
 
-class Groups:
+class GroupReader:
     """Iterates over the keys of a task's input, each with all its rows."""
 
     def __init__(

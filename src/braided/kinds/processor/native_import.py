@@ -19,7 +19,6 @@ import msgspec
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from braided.errors import CheckpointMismatchError, StateNotFoundError, UnsupportedError
@@ -35,13 +34,7 @@ from braided.store.slots.slot import SlotState, empty_slot
 from braided.store.variables.declared import Declaration, Declared, evolved
 from braided.store.variables.open_key import OpenKey
 from braided.store.variables.variables import Codec, ListVariable, MapVariable, ValueVariable
-from braided.tasks.first_state import (
-    RUN_SCHEMA,
-    FirstState,
-    first_state_of,
-    import_path,
-    write_slots,
-)
+from braided.tasks.first_state import FirstState, deal_out, import_path, write_slots, written_by
 from braided.tasks.rows import RowFactory
 
 __all__ = ["Import", "import_native", "imported_meta", "native_batch", "read_import"]
@@ -117,12 +110,9 @@ def import_native(
     if not pieces:
         raise UnsupportedError(f"operator {operator} of {native} has no state variables")
     whole = reduce(DataFrame.unionAll, pieces)
-    tasks = min(slots, 4 * spark.sparkContext.defaultParallelism)
-    placed = whole.repartitionById(tasks, F.expr(f"slot % {tasks}")).sortWithinPartitions(
-        "slot", "key", "variable", "sequence"
-    )
-    write = _ImportWriter(declared.describe(), checkpoint, name)
-    content = first_state_of(placed.mapInArrow(write, RUN_SCHEMA).collect())
+    dealt = deal_out(whole, "slot", slots)
+    ordered = dealt.sortWithinPartitions("slot", "key", "variable", "sequence")
+    content = written_by(ordered, _ImportWriter(declared.describe(), checkpoint, name))
     key = about.key_schema(spark)
     types = ",".join(field.dataType.simpleString() for field in key.fields)
     found = Import(types, slots, about.time_mode, declared.describe(), about.batch, content)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo
 
 from braided.kinds.processor.collector import OutputCollector
-from braided.kinds.processor.input import Groups, PandasReader, RowReader
+from braided.kinds.processor.input import GroupReader, PandasReader, RowReader
 from braided.kinds.processor.program import ProcessorProgram
 from braided.kinds.processor.runtime import ProcessorRuntime
 from braided.store.slots.slot import SlotState
@@ -69,7 +69,7 @@ class ProcessorRun:
         program, channel = self._program, self.channel
         self._rehouse()
         reader = (PandasReader if program.pandas else RowReader)(program, channel.spec.first_column)
-        yield from self._handle_rows(Groups(self._source.read(chunks), reader, channel.meter))
+        yield from self._handle_rows(GroupReader(self._source.read(chunks), reader, channel.meter))
         self.runtime.enter("DATA_PROCESSED")
         if program.time_mode != "None" and not self._source.timers_wait:
             yield from self._fire_timers()
@@ -91,7 +91,7 @@ class ProcessorRun:
         self._code.start()
         return slot
 
-    def _handle_rows(self, groups: Groups) -> Iterator[pa.RecordBatch]:
+    def _handle_rows(self, groups: GroupReader) -> Iterator[pa.RecordBatch]:
         handle, times = self.runtime.op.handleInputRows, self.runtime.times
         key, output, pairs = self.runtime.key, self._output, self._emitter.pairs
         keep_order = self.channel.spec.keep_order
@@ -114,7 +114,7 @@ class ProcessorRun:
                 row = self._at_hand(groups, rows, begin)
                 raise self._code.failure(error, values, row) from None
 
-    def _at_hand(self, groups: Groups, rows: Iterator[Any], begin: int) -> Any:
+    def _at_hand(self, groups: GroupReader, rows: Iterator[Any], begin: int) -> Any:
         """The row that the processor took last, where that can be told; else its key's rows."""
         state: Any = rows.__reduce__() if type(rows) is _LIST_ITERATOR else ()
         if len(state) == 3:
@@ -123,7 +123,7 @@ class ProcessorRun:
         first, names = self.channel.spec.first_column, self._program.input.names
         return groups.rows_from(begin, range(first, first + len(names)), names)
 
-    def _tag(self, groups: Groups, begin: int) -> Tag:
+    def _tag(self, groups: GroupReader, begin: int) -> Tag:
         """The order of a key's output, where rows keep theirs: that of its first row."""
         assert groups.chunk is not None
         return tag_of_row(groups.chunk, begin, self.channel.spec.order)

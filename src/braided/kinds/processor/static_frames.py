@@ -49,7 +49,7 @@ def process_batch(df: DataFrame, step: ProcessorStep) -> DataFrame:
     # By the key, too: several may have one place.
     order, first = [F.col(PLACE), *map(F.expr, step.keys.sql())], None
     if step.initial is not None:
-        rows = _after(placed_initial(step.initial, tasks), rows)
+        rows = _initial_then_rows(placed_initial(step.initial, tasks), rows)
         first = pack(initial_program(step.initial, step.program()), step.broadcasts)
         keys = [F.col(_INITIAL).getField(name) for name in step.initial.keys]
         order = [F.col(_INITIAL).isNull(), *order, *keys]
@@ -58,7 +58,7 @@ def process_batch(df: DataFrame, step: ProcessorStep) -> DataFrame:
     return unnamed(routed.sortWithinPartitions(*order)).mapInArrow(task, step.output)
 
 
-def _after(initial: DataFrame, rows: DataFrame) -> DataFrame:
+def _initial_then_rows(initial: DataFrame, rows: DataFrame) -> DataFrame:
     """Both in one DataFrame: the rows with a first column more, which only initial ones have."""
     first = F.struct(*(F.col(quoted(name)) for name in initial.columns[:-1])).alias(_INITIAL)
     nothing = [

@@ -39,7 +39,7 @@ class ProcessorStep:
     fires_at_start: ClassVar[bool] = True  # as in Spark
     visits_all_slots: ClassVar[bool] = False
     needs_watermark: ClassVar[bool] = False
-    """Spark lets a processor run without: its watermark is then 0 for ever."""
+    """Spark runs a processor without a watermark, which is then 0 for ever."""
     gives_complete: ClassVar[bool] = False
     can_divert: ClassVar[bool] = False
     merge_parts: ClassVar[None] = None

@@ -20,15 +20,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from braided.errors import UnsupportedError
+from braided.store.columnar.packing import Mask, bitmap, valid_of
 from braided.store.slots.key_codec import from_plain, to_plain
 
 __all__ = ["Column", "RecordCodec", "RecordColumn", "StoredColumns", "choose", "field_of"]
-
-Mask = npt.NDArray[np.bool_]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -90,11 +88,11 @@ class _Fixed(RecordColumn):
             return Column(np.zeros(0, self.dtype), np.zeros(0, np.bool_))
         data = array.buffers()[1]
         skipped = array.offset * self.dtype.itemsize
-        return Column(np.frombuffer(data, self.dtype, count, skipped), _valid(array))
+        return Column(np.frombuffer(data, self.dtype, count, skipped), valid_of(array))
 
     def write(self, column: Column) -> pa.Array:
         data = pa.py_buffer(np.ascontiguousarray(column.values, self.dtype))
-        return pa.Array.from_buffers(self.kind, len(column), [_bitmap(column.valid), data])
+        return pa.Array.from_buffers(self.kind, len(column), [bitmap(column.valid), data])
 
     def above(self, a: Column, b: Column) -> Mask:
         return np.asarray(a.values > b.values)
@@ -117,11 +115,11 @@ class _Bool(_Fixed):
     def read(self, array: pa.Array) -> Column:
         filled = array.fill_null(False) if array.null_count else array
         values = filled.to_numpy(zero_copy_only=False).astype(np.uint8)
-        return Column(values, _valid(array))
+        return Column(values, valid_of(array))
 
     def write(self, column: Column) -> pa.Array:
         bits = pa.py_buffer(np.packbits(column.values.astype(np.bool_), bitorder="little"))
-        return pa.Array.from_buffers(self.kind, len(column), [_bitmap(column.valid), bits])
+        return pa.Array.from_buffers(self.kind, len(column), [bitmap(column.valid), bits])
 
 
 class _Decimal(_Fixed):
@@ -140,7 +138,7 @@ class _Bytes(RecordColumn):
     """Text and binary; Spark orders both by their bytes."""
 
     def read(self, array: pa.Array) -> Column:
-        valid = _valid(array)
+        valid = valid_of(array)
         values = array.cast(pa.binary()).to_pylist()
         if array.null_count:
             values = [b"" if value is None else value for value in values]
@@ -150,7 +148,7 @@ class _Bytes(RecordColumn):
         values = column.values
         offsets = np.zeros(len(values) + 1, np.int32)
         np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
-        buffers = [_bitmap(column.valid), pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+        buffers = [bitmap(column.valid), pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
         return pa.Array.from_buffers(self.kind, len(values), buffers)
 
     def above(self, a: Column, b: Column) -> Mask:
@@ -166,7 +164,7 @@ class _Nested(RecordColumn):
         self._rank = _ranker(kind)
 
     def read(self, array: pa.Array) -> Column:
-        valid = _valid(array)
+        valid = valid_of(array)
         return Column([_encode(value) for value in to_plain(array)], valid)
 
     def write(self, column: Column) -> pa.Array:
@@ -225,16 +223,6 @@ def _ranker(kind: pa.DataType) -> Callable[[Any], Any]:
     rank = of_known(kind)
     # Null comes first.
     return lambda value: (0,) if value is None else (1, rank(value))
-
-
-def _valid(array: pa.Array) -> Mask:
-    if not array.null_count:
-        return np.ones(len(array), np.bool_)
-    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
-
-
-def _bitmap(valid: Mask) -> pa.Buffer | None:
-    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 class RecordCodec:

@@ -24,7 +24,17 @@ from braided.errors import StateValueError
 from braided.store.columnar.arrow_types import is_plain
 from braided.store.slots.key_codec import from_plain, to_plain
 
-__all__ = ["Bytes", "FixedField", "FreeField", "Mask", "Spans", "packing_of", "span_positions"]
+__all__ = [
+    "Bytes",
+    "FixedField",
+    "FreeField",
+    "Mask",
+    "Spans",
+    "bitmap",
+    "packing_of",
+    "span_positions",
+    "valid_of",
+]
 
 Bytes = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
@@ -78,7 +88,7 @@ class _VectorField(FixedField):
         items = array.values.slice(array.offset * size, len(array) * size)
         values = _plain_values(items, self._item).reshape(-1, size)
         if items.null_count:
-            nulls = ~_valid(items)
+            nulls = ~valid_of(items)
             values = np.where(nulls.reshape(-1, size), np.zeros(1, self._item), values)
             rows["nulls"] = np.packbits(nulls.reshape(-1, size), axis=1, bitorder="little")
         rows["items"] = values
@@ -135,7 +145,7 @@ class _ListField(FreeField):
 
     def pack(self, array: pa.Array) -> Spans:
         width = self._item.itemsize
-        offsets, valid = _offsets(array), _valid(array)
+        offsets, valid = _offsets(array), valid_of(array)
         counts = np.where(valid, np.diff(offsets), 0)
         lengths = counts * width + -(-counts // 8)
         starts = np.cumsum(lengths) - lengths
@@ -144,7 +154,7 @@ class _ListField(FreeField):
         items = array.values.take(pa.array(chosen))
         values = _plain_values(items, self._item)
         if items.null_count:
-            nulls = ~_valid(items)
+            nulls = ~valid_of(items)
             values = np.where(nulls, np.zeros(1, self._item), values)
             number = np.arange(len(chosen)) - np.repeat(np.cumsum(counts) - counts, counts)
             at = np.repeat(starts + counts * width, counts) + number // 8
@@ -177,7 +187,7 @@ class _NestedField(FreeField):
     """Structs, and lists of anything, as msgpack."""
 
     def pack(self, array: pa.Array) -> Spans:
-        valid = _valid(array).tolist()
+        valid = valid_of(array).tolist()
         pairs = zip(to_plain(array), valid, strict=True)
         raw = [_encode(value) if there else b"" for value, there in pairs]
         lengths = np.fromiter(map(len, raw), np.int64, len(raw))
@@ -213,6 +223,7 @@ def span_positions(starts: Lengths, lengths: Lengths) -> Lengths:
 
 
 def bitmap(valid: Mask) -> pa.Buffer | None:
+    """The same as Arrow has it; None where all are."""
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
@@ -231,7 +242,8 @@ def _plain_values(array: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 
-def _valid(array: pa.Array) -> Mask:
+def valid_of(array: pa.Array) -> Mask:
+    """Which of the values are not null."""
     if not array.null_count:
         return np.ones(len(array), np.bool_)
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))

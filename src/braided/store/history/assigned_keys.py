@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from braided.errors import CheckpointCorruptError
 from braided.store.durable.store import Store
 from braided.store.history.manifest import AssignedFile
-from braided.store.history.runs import digest_of
+from braided.store.history.runs import digest_of, read_checked
 
 __all__ = ["AssignedRows", "read_assigned", "write_assigned"]
 
@@ -42,17 +41,5 @@ def write_assigned(files: Store, operator: str, batch: int, rows: AssignedRows) 
 
 
 def read_assigned(files: Store, file: AssignedFile) -> pa.RecordBatch:
-    try:
-        data = files.get(file.name)
-    except FileNotFoundError:
-        raise _corrupt(files, file, "is missing") from None
-    if digest_of(data) != file.checksum:
-        raise _corrupt(files, file, "is damaged: its checksum does not match")
-    return pa.ipc.open_stream(data).read_next_batch()
-
-
-def _corrupt(files: Store, file: AssignedFile, damage: str) -> CheckpointCorruptError:
-    return CheckpointCorruptError(
-        f"{files.path(file.name)} {damage}. It says in which slots {file.keys} keys are, and "
-        "without it their state can't be found. Restore it from a copy"
-    )
+    what = f"It says in which slots {file.keys} keys are, and without it their state can't be found"
+    return pa.ipc.open_stream(read_checked(files, file.name, file.checksum, what)).read_next_batch()

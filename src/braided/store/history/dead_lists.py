@@ -17,10 +17,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from braided.errors import CheckpointCorruptError
 from braided.store.durable.store import Store
 from braided.store.history.manifest import DeadFile, DeadList, View
-from braided.store.history.runs import digest_of
+from braided.store.history.runs import digest_of, read_checked
 
 __all__ = ["dead_files", "listed"]
 
@@ -64,17 +63,5 @@ def _write(files: Store, batch: int, dead: Sequence[DeadFile], level: int) -> De
 
 
 def _read(files: Store, dead: DeadList) -> tuple[DeadFile, ...]:
-    try:
-        data = bytes(files.get(dead.name))
-    except FileNotFoundError:
-        raise _corrupt(files, dead, "is missing") from None
-    if digest_of(data) != dead.digest:
-        raise _corrupt(files, dead, "is damaged: its digest differs")
-    return _decode(data)
-
-
-def _corrupt(files: Store, dead: DeadList, damage: str) -> CheckpointCorruptError:
-    return CheckpointCorruptError(
-        f"{files.path(dead.name)} {damage}. It names {dead.files} files of dead letters. Restore "
-        "it from a copy"
-    )
+    what = f"It names {dead.files} files of dead letters"
+    return _decode(bytes(read_checked(files, dead.name, dead.digest, what)))

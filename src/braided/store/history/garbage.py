@@ -137,7 +137,7 @@ class Collector:
         return set().union(*(self._brought[batch] for batch in range(start + 1, stop + 1)))
 
     def _see(self, batches: range, show: Callable[[Manifest], None] | None = None) -> None:
-        """Takes down what batches brought, so that nothing is read a second time."""
+        """Notes what batches brought, so that nothing is read a second time."""
         for batch in batches:
             manifest = self._manifests.read(batch)
             if show is not None:

@@ -43,6 +43,7 @@ __all__ = [
     "RunFile",
     "batch_of",
     "digest_of",
+    "read_checked",
     "read_run",
     "slots_of",
     "write_changelog",
@@ -77,6 +78,21 @@ class RunFile(msgspec.Struct, frozen=True, omit_defaults=True):
 def digest_of(data: bytes | pa.Buffer) -> str:
     """The digest of some bytes, as hex."""
     return digest_bytes(data).hex()
+
+
+def read_checked(files: Store, name: str, digest: str, what: str) -> bytes | pa.Buffer:
+    """A whole file that a manifest names with its digest; where it is not as it was written, the
+    error says `what` it is for.
+    """
+    try:
+        data = files.get(name)
+    except FileNotFoundError:
+        damage = "is missing"
+    else:
+        if digest_of(data) == digest:
+            return data
+        damage = "is damaged: its digest differs"
+    raise CheckpointCorruptError(f"{files.path(name)} {damage}. {what}. Restore it from a copy")
 
 
 def slots_of(run: RunFile) -> list[int]:

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-class _Record(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+class _ShippedRun(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """A run as one channel gets it."""
 
     name: str
@@ -52,7 +52,7 @@ class _Record(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 class _Shipment(msgspec.Struct, frozen=True, array_like=True):
     share: bytes
     """The channel's slots, as steps."""
-    records: list[_Record]
+    records: list[_ShippedRun]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -161,7 +161,7 @@ def _parts(applied: AppliedRun, shares: SlotShares) -> list[tuple[int, bytes]]:
         (
             channel,
             _encode(
-                _Record(
+                _ShippedRun(
                     run.name,
                     bytes.fromhex(run.digest),
                     run.bytes,

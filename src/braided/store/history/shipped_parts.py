@@ -21,7 +21,7 @@ __all__ = ["ShippedParts", "ship_parts"]
 _LONG_BYTES = 1 << 17
 
 
-class _Part(msgspec.Struct, frozen=True, array_like=True):
+class _PartRange(msgspec.Struct, frozen=True, array_like=True):
     """Where in the file the part of a channel is."""
 
     start: int
@@ -35,7 +35,7 @@ class ShippedParts(msgspec.Struct, frozen=True, omit_defaults=True):
     packed: list[bytes] = []
     """By channel."""
     file: str = ""
-    parts: list[_Part] = []
+    parts: list[_PartRange] = []
     """Of the file, by channel."""
 
     def part(self, files: Store, channel: int, what: str) -> bytes:
@@ -70,4 +70,4 @@ def ship_parts(kind: type[_Shipped], files: Store, path: str, packed: list[bytes
     starts = np.cumsum([0, *map(len, packed)]).tolist()
     files.put(path, b"".join(packed))
     parts = zip(starts[:-1], packed, strict=True)
-    return kind([], path, [_Part(at, len(data), digest_of(data)) for at, data in parts])
+    return kind([], path, [_PartRange(at, len(data), digest_of(data)) for at, data in parts])

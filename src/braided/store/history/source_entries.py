@@ -10,10 +10,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
-from braided.errors import CheckpointCorruptError
 from braided.store.durable.store import Store
 from braided.store.history.manifest import SourceEntry
-from braided.store.history.runs import digest_of
+from braided.store.history.runs import digest_of, read_checked
 
 __all__ = ["DIRECTORY", "copy_entries", "read_entries"]
 
@@ -39,17 +38,5 @@ def read_entries(files: Store, copies: tuple[SourceEntry, ...]) -> dict[tuple[in
 
 
 def _read(files: Store, copy: SourceEntry) -> str:
-    try:
-        data = bytes(files.get(copy.name))
-    except FileNotFoundError:
-        raise _corrupt(files, copy, "is missing") from None
-    if digest_of(data) != copy.digest:
-        raise _corrupt(files, copy, "is damaged: its digest differs")
-    return data.decode()
-
-
-def _corrupt(files: Store, copy: SourceEntry, damage: str) -> CheckpointCorruptError:
-    return CheckpointCorruptError(
-        f"{files.path(copy.name)} {damage}. It says which files entry {copy.entry} of Spark's "
-        f"sources/{copy.source} stands for. Restore it from a copy"
-    )
+    what = f"It says which files entry {copy.entry} of Spark's sources/{copy.source} stands for"
+    return bytes(read_checked(files, copy.name, copy.digest, what)).decode()

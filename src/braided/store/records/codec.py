@@ -35,6 +35,7 @@ from braided.store.records.field_types import (
     type_text,
 )
 from braided.store.records.old_records import OldRecords
+from braided.store.records.short_repr import short_repr
 from braided.store.records.state_fields import Field, StateFields, Upgrade
 
 __all__ = ["StateCodec"]
@@ -141,8 +142,8 @@ class StateCodec(StateFields):
         part = f" ({field.name}{path})" if path else ""
         return self.refused(
             field,
-            f"its default {_short(value)}{part} is a {type(value).__name__} and does not fit the "
-            f"type {type_text(field.type)}{f' ({why})' if why else ''}",
+            f"its default {short_repr(value)}{part} is a {type(value).__name__} and does not fit "
+            f"the type {type_text(field.type)}{f' ({why})' if why else ''}",
         )
 
     # --- per key ------------------------------------------------------------------------------
@@ -237,7 +238,7 @@ def dump(op, timers):
 
     def _unfit(self, field: Field, path: str, value: Any, why: str) -> StateValueError:
         error = StateValueError(
-            f"{self.operator}.{field.name}{path} holds {_short(value)} of type "
+            f"{self.operator}.{field.name}{path} holds {short_repr(value)} of type "
             f"{type(value).__name__}, which does not fit the field's type {type_text(field.type)}"
             f"{f': {why}' if why else _hint(value)}"
         )
@@ -258,11 +259,3 @@ def _hint(value: Any) -> str:
         if isinstance(value, plain) and type(value) not in (plain, bool):
             return f": store a plain {plain.__name__}, a subclass would not come back as one"
     return ""
-
-
-def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception:  # a user's __repr__ must not hide the real error
-        text = f"<{type(value).__name__}>"
-    return text if len(text) <= 80 else text[:77] + "..."

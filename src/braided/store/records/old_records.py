@@ -62,10 +62,10 @@ class _OldValue(NamedTuple):
     position: int
     decode: Any
     decode_old: Any | None
-    """Where an int became a float: as it was, to see that it is the same."""
+    """Where an int became a float: decodes the int, to see that no digit is lost."""
 
 
-class _Version(NamedTuple):
+class _OldVersion(NamedTuple):
     """How the records of one earlier version are read."""
 
     names: list[str]
@@ -83,7 +83,7 @@ class OldRecords:
         """`fresh` is the record of a key that has only defaults."""
         self._state = state
         self._history = [json.loads(version)["fields"] for version in history]
-        self._versions: dict[int, _Version] = {}
+        self._versions: dict[int, _OldVersion] = {}
         defaults = _decode_parts(fresh[1:])
         self._defaults = [
             (default, msgspec.msgpack.Decoder(field.type).decode)
@@ -116,7 +116,7 @@ class OldRecords:
             ) from error
         return timers
 
-    def _read(self, number: int) -> _Version:
+    def _read(self, number: int) -> _OldVersion:
         """How the records of a version are read, from its description."""
         state = self._state
         old = self._history[number - 1]
@@ -145,9 +145,9 @@ class OldRecords:
             if position not in taken
         }
         clear_caches(state.classes())
-        return _Version(names, sources, others)
+        return _OldVersion(names, sources, others)
 
-    def _set(self, op: Any, version: _Version, stored: list[msgspec.Raw]) -> None:
+    def _set(self, op: Any, version: _OldVersion, stored: list[msgspec.Raw]) -> None:
         state = self._state
         values: dict[str, Any] = {}
         for field, info, source in zip(state.fields, state.infos, version.sources, strict=True):

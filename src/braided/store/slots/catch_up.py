@@ -73,7 +73,7 @@ class Tally:
     bytes_caught_up: int = 0
 
 
-class _Way(NamedTuple):
+class _ChainWay(NamedTuple):
     """From a version that the cache has, or from nothing, to the head of the chain."""
 
     start: str  # "" for the empty slot
@@ -81,12 +81,12 @@ class _Way(NamedTuple):
     links: list[Link]  # oldest first
 
 
-class _Target:
+class _CatchingSlot:
     """A slot on its way along its chain, with what was read and not yet passed on."""
 
     __slots__ = ("address", "cached", "links", "log_bytes", "new", "reached", "rebuild")
 
-    def __init__(self, address: bytes, cached: Cached, way: _Way) -> None:
+    def __init__(self, address: bytes, cached: Cached, way: _ChainWay) -> None:
         self.address = address
         self.cached = cached
         self.links = way.links
@@ -145,7 +145,7 @@ class Opener:
         targets = {}
         chains = self._view.links(left)
         for slot, address in left.items():
-            targets[slot] = _Target(address, nothing, _from_nothing(chains[slot]))
+            targets[slot] = _CatchingSlot(address, nothing, _from_nothing(chains[slot]))
             if targets[slot].links:
                 self.tally.rebuilt.add(slot)
         for _ in self._replay(targets):
@@ -191,7 +191,7 @@ class Opener:
                 elsewhere[slot] = entry
         chains = self._view.links(elsewhere)
         backwards: list[Update] = []
-        forwards: dict[int, _Target] = {}
+        forwards: dict[int, _CatchingSlot] = {}
         for slot, entry in elsewhere.items():
             address, chain = left[slot], chains[slot]
             way = _way(chain, entry.tag.digest)
@@ -205,15 +205,15 @@ class Opener:
         cache.write(backwards)
         self._replay_into(cache, forwards)
 
-    def _forward(self, slot: int, address: bytes, cached: Cached, way: _Way) -> _Target:
-        target = _Target(address, cached, way)
+    def _forward(self, slot: int, address: bytes, cached: Cached, way: _ChainWay) -> _CatchingSlot:
+        target = _CatchingSlot(address, cached, way)
         if target.rebuild and slot not in self.tally.rolled_back:
             self.tally.rebuilt.add(slot)
         else:
             self.tally.caught_up.add(slot)
         return target
 
-    def _replay_into(self, cache: SlotCache, targets: dict[int, _Target]) -> None:
+    def _replay_into(self, cache: SlotCache, targets: dict[int, _CatchingSlot]) -> None:
         held = 0
         for size in self._replay(targets):
             held += size
@@ -222,7 +222,7 @@ class Opener:
                 held = 0
         cache.write([target.update() for target in targets.values()])
 
-    def _pass_on(self, cache: SlotCache, targets: dict[int, _Target]) -> None:
+    def _pass_on(self, cache: SlotCache, targets: dict[int, _CatchingSlot]) -> None:
         """Writes what was read so far; slots that the cache did not take leave the replay."""
         steps = {slot: target.update() for slot, target in targets.items() if target.new}
         cache.write(steps.values())
@@ -235,7 +235,7 @@ class Opener:
                 target = targets[slot]
                 target.cached, target.rebuild, target.new = now, False, {}
 
-    def _replay(self, targets: Mapping[int, _Target]) -> Iterator[int]:
+    def _replay(self, targets: Mapping[int, _CatchingSlot]) -> Iterator[int]:
         """Reads what the targets lack in chain order, each file once; says what each part holds.
 
         A target may be taken away in between, and is then not read any further.
@@ -267,16 +267,16 @@ class Opener:
                 targets[slot].reached = run.digest
 
 
-def _way(chain: list[Link], digest: str) -> _Way | None:
+def _way(chain: list[Link], digest: str) -> _ChainWay | None:
     """How to get from a version to the head; None if the chain does not have it."""
     for newer, link in enumerate(chain):
         if link.run.digest == digest or link.replaced == digest:
-            return _Way(link.run.digest, link.run.snapshot, chain[:newer][::-1])
+            return _ChainWay(link.run.digest, link.run.snapshot, chain[:newer][::-1])
     return _from_nothing(chain) if digest == "" else None
 
 
-def _from_nothing(chain: list[Link]) -> _Way:
-    return _Way("", False, chain[::-1])
+def _from_nothing(chain: list[Link]) -> _ChainWay:
+    return _ChainWay("", False, chain[::-1])
 
 
 def _rollback(address: bytes, tag: Tag, undo: Undo) -> Update:
