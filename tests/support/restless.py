@@ -47,11 +47,16 @@ class RestlessScale:
     """Never twice the same number of channels in a row."""
 
     seed: int
+    every: int = 1
+    """With how many batches it asks for others: between them channels keep their hosts, without
+    which the rows of a batch are not counted on a cluster."""
 
     def scale(
         self, flow: FlowView, limits: Limits, memory: Memory
     ) -> tuple[Mapping[str, Wish], Memory]:
         turn = memory.get("turn", 0) + 1
+        if turn % self.every:
+            return {}, {"turn": turn}
         chance = np.random.default_rng((self.seed, turn))
         wishes = {}
         for name, operator in flow.operators.items():

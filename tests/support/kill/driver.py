@@ -133,9 +133,10 @@ def _cut_again_and_again(query: braided.ElasticQuery) -> None:
 
 
 def _hand_over_to_adversary(writer: StreamWriter, job: Job) -> None:
-    writer.option("braided.scale", RestlessScale(5)).option("braided.balance", RestlessBalance(5))
-    writer.option("braided.channels.max", 4)
-    if "braided.balance.sameBatch" not in job.options:  # a key that moves has its batch to itself
+    counts = "braided.balance.sameBatch" in job.options
+    writer.option("braided.scale", RestlessScale(5, every=2 if counts else 1))
+    writer.option("braided.balance", RestlessBalance(5)).option("braided.channels.max", 4)
+    if not counts:  # a key that moves has its batch to itself
         policies.HOT_KEYS = RESTLESS_KEYS
     Limits.most = WITHOUT_CORES  # type: ignore[method-assign, assignment]
     operator_loop.judge = never_in_vain
