@@ -456,6 +456,18 @@ def test_a_review_waits_while_channels_are_given_up() -> None:
     assert table.channels == 4
 
 
+def test_a_review_is_not_due_because_of_a_restart() -> None:
+    settings = Settings(scale=Off(), executors=4, host_channels=8, reshape_every_batches=600)
+    table = Layout.even(SLOTS, 4, 8).table()
+    controller = Controller(settings)
+    controller.step(sample(1233, table, hot(0, 1000.0)))
+    restarted = Controller(settings, json.loads(json.dumps(controller.memory())))
+    for batch in range(1234, 1240):  # ranges with next to nothing to do, which a review merges
+        table = restarted.step(sample(batch, table, hot(0, 1000.0))).tables.get("o", table)
+    layout = restarted.layout("o")
+    assert layout is not None and len(layout.channels) == 4
+
+
 def test_executors_at_rest_do_not_trade_channels_for_chance() -> None:
     chance = np.random.default_rng(5)
     prices = Prices(least_batch_s=0.05)

@@ -228,6 +228,35 @@ def test_what_a_batch_without_rows_shows_is_put_to_the_next_one_that_has_some() 
     assert not stopped.is_late
 
 
+def test_rows_that_timers_give_out_in_a_pause_count_for_those_that_came_before_it() -> None:
+    measurer = Measurer()
+    table = RoutingTable.initial(SLOTS, 1)
+    loads = {"o": SlotLoads(np.full(SLOTS, 1 / SLOTS), np.full(SLOTS, 0.001), np.zeros(SLOTS))}
+    for number in range(0, 40, 2):  # few rows and many in turn, and each is given out once
+        rows = 10.0 if number % 4 else 1.0
+        measurer.view(batch(number, operator(table, rows, rows_out=0.0)), loads)
+        pause = operator(table, 0.0, rows_out=rows * SLOTS)
+        seen = measurer.view(batch(number + 1, pause), loads)
+    assert seen.operators["o"].selectivity == pytest.approx(1.0)
+
+
+def test_what_channels_did_by_the_table_before_is_not_held_against_the_new_one() -> None:
+    measurer = Measurer()
+    old = RoutingTable.initial(SLOTS, 2)
+    new = old.next(old.slots[::-1])
+    loads = {"o": SlotLoads(np.full(SLOTS, 1 / SLOTS), np.full(SLOTS, 0.001), np.zeros(SLOTS))}
+
+    def after(number: int, table: RoutingTable, rows: float, *busy_s: float) -> np.ndarray:
+        seen = operator(table, rows, channel_busy_s=np.array(busy_s))
+        return measurer.view(batch(number, seen), loads).operators["o"].channel_load
+
+    after(0, old, 10.0, 0.9, 0.1)
+    after(1, old, 0.0, 0.9, 0.1)  # timers, in a pause
+    assert after(2, new, 10.0, 0.5, 0.5) == pytest.approx([0.5, 0.5])
+    after(3, new, 0.0, 0.3, 0.3)
+    assert after(4, new, 10.0, 0.5, 0.5) == pytest.approx([0.4, 0.4])
+
+
 def test_timers_are_averaged_and_twice_another_load_is_another_load() -> None:
     measurer = Measurer()
     table = RoutingTable.initial(SLOTS, 1)
@@ -560,20 +589,23 @@ def test_another_balance_is_judged_only_if_slots_are_where_it_wanted_them() -> N
     assert [e.verdict for e in cycle.events if isinstance(e, Judged)] == ["superseded"]
 
 
-@pytest.mark.parametrize(("channels", "granted"), [(2, 4), (4, 12)])
+@pytest.mark.parametrize(
+    ("enough", "channels", "granted"), [(2, 2, 4), (2, 4, 12), (3, 3, 4), (3, 5, 12)]
+)
 def test_what_a_step_in_vain_has_taught_does_not_bound_channels_for_good(
-    channels: int, granted: int
+    enough: int, channels: int, granted: int
 ) -> None:
-    # A step from 2 to 8 was in vain, long ago: twice as many are tried first, and all after that.
+    # A step to 8 was in vain, long ago: twice as many as are enough are tried first, or as many
+    # as the work of rows asks for, and all after that.
     hold = {"until": 3, "times": 1, "arrival_rate": 3200.0}
-    remote = {"channels": 2, "tried": 8, "rows_per_s": 1500.0}
+    remote = {"channels": enough, "tried": 8, "rows_per_s": 1500.0}
     memory = {"operators": {"o": {"remote": remote, "held": {"scale-up": hold}}}}
     settings = Settings(scale=Wants({"o": 12}), limits=Limits(channels_max=12))
     controller = Controller(settings, memory)
     cycle = controller.step(batch(100, operator(RoutingTable.initial(SLOTS, channels))))
     assert cycle.tables["o"].channels == granted
     kept = controller.memory()["operators"]["o"]["remote"]
-    assert kept == (remote if channels < 4 else None)
+    assert kept == (remote if granted < 12 else None)
 
 
 def test_pins_are_not_let_go_by_batches_without_rows() -> None:

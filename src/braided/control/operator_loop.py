@@ -82,7 +82,7 @@ class OperatorLoop:
         self._scaled_at_s: float | None = memory.get("scaled_at_s")
         self._lower: list[tuple[float, int]] = []  # the last wishes, if all were for fewer channels
         self._wanted_since: tuple[str, float] = ("", 0.0)  # more or fewer, and since when
-        self._planned_at = 0
+        self._planned_at: int | None = None
         self._hottest: HottestKey | None = None
         self._held_up_for = 0  # batches in a row that showed it
         remote = memory.get("remote")
@@ -212,7 +212,7 @@ class OperatorLoop:
         batch, period_s = flow.batch, flow.period_s
         limits = limits.of(operator.name, operator.channels)
         self._hottest = HottestKey.seen(self._hottest, operator)
-        self._forget_remote(batch, operator)
+        self._forget_remote(flow, operator)
         self._learn(flow, operator, wish)
         useful = self.useful(flow, operator, limits)
         channels, decisions = self._grant(batch, operator, wish, limits, useful, now_s)
@@ -517,14 +517,14 @@ class OperatorLoop:
             )
             self._remote, self._held_up_for = remote, 0
 
-    def _forget_remote(self, batch: int, operator: OperatorView) -> None:
-        """Lets go of what a step up in vain has taught, once twice the channels of then are there
-        and nobody found them to be in vain: else they would be the most that there ever are.
+    def _forget_remote(self, flow: FlowView, operator: OperatorView) -> None:
+        """Lets go of what a step up in vain has taught, once the channels are there that a look
+        takes and nobody found them to be in vain: else they would be the most that there ever are.
         """
         remote = self._remote
-        if remote is None or self._is_remote(batch, operator):
+        if remote is None or self._is_remote(flow.batch, operator):
             return
-        if operator.channels >= 2 * remote.channels:
+        if operator.channels >= remote.useful(True, sized(flow, operator.name)).channels:
             self._remote = None
 
     def _must_scale(
@@ -562,8 +562,8 @@ class OperatorLoop:
         reasons: list[str] = []
         every = self.settings.reshape_every_batches
         # Not every batch is asked about.
-        is_due = batch // every > self._planned_at // every
-        self._planned_at = batch
+        before_at, self._planned_at = self._planned_at, batch
+        is_due = before_at is not None and batch // every > before_at // every
         if is_due and channels == operator.channels:
             layout, reasons = reshape(layout, operator.load, self.settings.host_channels)
         decisions = [self._decide(batch, operator, "reshape", reason) for reason in reasons]

@@ -253,7 +253,7 @@ class Commands:
         """The tables in effect with what is held, and then with what users have asked for."""
         tables = dict(self._tables)
         for name, held in self._held.items():
-            if name in self._proposed and _routes_alike(held, tables[name]):
+            if name in self._proposed and held.divides_as(tables[name]):
                 continue  # it was for the sake of hosts, and what is proposed gets its own
             tables[name] = replace(held, epoch=tables[name].epoch + 1)
         for name, change in self._waiting:
@@ -268,11 +268,6 @@ class Commands:
                 f"there is no operator {operator!r} in this query; it has {', '.join(self._tables)}"
             )
         return [operator]
-
-
-def _routes_alike(table: RoutingTable, other: RoutingTable) -> bool:
-    """Whether they differ in hosts and epoch only."""
-    return replace(table, epoch=other.epoch).routes_as(other)
 
 
 def _back_to(earlier: RoutingTable) -> TableChange:

@@ -193,7 +193,7 @@ class Measurer:
             arrival_rate=arrival,
             throughput=window.throughput.mean(),
             true_rate=_mean_speed(operator) / loads.row_s if loads.row_s > 0 else 0.0,
-            selectivity=window.selectivity.mean(),
+            selectivity=window.selectivity,
             backlog_rows=operator.backlog_rows + late_s * arrival,
             late_rows=late_s * arrival,
             congestion=window.congestion.mean(),

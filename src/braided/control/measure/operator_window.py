@@ -7,6 +7,7 @@ rows that ends it, or to the first that shows that there are none any more.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from braided.control.measure.arrival_rate import ArrivalRate
 from braided.control.measure.view import FlowSample, OperatorSample
 from braided.control.measure.window import Recent
-from braided.control.routing.table import Loads
+from braided.control.routing.table import Loads, RoutingTable
 
 __all__ = ["SHORT_BATCHES", "OperatorWindow"]
 
@@ -34,15 +35,21 @@ class _Pause:
     seconds: list[float] = field(default_factory=list)  # in which each of them was collected
     congestions: list[float] = field(default_factory=list)
     timers_s: Loads | None = None  # busy time by slot, at full speed
-    channel_busy_s: Loads | None = None
+    channel_busy_s: Loads | None = None  # by the last table
+    busy_within_s: float = 0.0  # the time in which it was
     cpu_s: float | None = 0.0
+
+    def forget_channels(self) -> None:
+        """What channels did by another table than the last says nothing of this one."""
+        self.channel_busy_s, self.busy_within_s, self.cpu_s = None, 0.0, 0.0
 
 
 class OperatorWindow:
     """The last batches of one operator."""
 
     def __init__(self, length_batches: int, cpus: int | None) -> None:
-        self.selectivity = Recent(length_batches)
+        # Of batches with rows: rows out since the one before, and rows.
+        self._outputs: deque[tuple[float, float]] = deque(maxlen=length_batches)
         self.arrivals = ArrivalRate()
         self.rows_out = 0.0  # since it had rows
         self.pause = _Pause()
@@ -52,6 +59,7 @@ class OperatorWindow:
         self.cpu_share: float | None = None
         self._cpus = cpus
         self._keep = 1.0 - 1.0 / length_batches
+        self._table: RoutingTable | None = None
         self.channels = 0
         self.restart(0)
 
@@ -61,7 +69,15 @@ class OperatorWindow:
         self.throughput = Recent(SHORT_BATCHES)
         self.congestion = Recent(SHORT_BATCHES)
         self.pause.congestions = []
-        self.pause.channel_busy_s, self.pause.cpu_s = None, 0.0
+        self.pause.forget_channels()
+
+    @property
+    def selectivity(self) -> float:
+        """Rows out per row in. What timers give out in a pause came in before it, so that it is
+        right over several batches only.
+        """
+        rows = sum(each for _, each in self._outputs)
+        return sum(out for out, _ in self._outputs) / rows if rows > 0 else 0.0
 
     def add(self, operator: OperatorSample, sample: FlowSample, congested: float) -> None:
         """One more batch, as congested as that."""
@@ -69,9 +85,11 @@ class OperatorWindow:
         self.arrivals = self.arrivals.then(rows, sample.collected_s)
         self.rows_out += operator.rows_out
         if rows > 0:
-            self.selectivity.add(self.rows_out / rows)
+            self._outputs.append((self.rows_out, rows))
             self.rows_out = 0.0
-        pause = self.pause
+        pause, before, self._table = self.pause, self._table, operator.table
+        if before is not None and not before.divides_as(operator.table):
+            pause.forget_channels()
         timers_s = np.where(operator.rows > 0, 0.0, operator.busy_s)
         if operator.speeds is not None:
             timers_s = timers_s * operator.speeds[operator.table.slots]
@@ -79,6 +97,7 @@ class OperatorWindow:
         busy_s = operator.channel_busy_s
         before_s = pause.channel_busy_s
         pause.channel_busy_s = busy_s if before_s is None else before_s + busy_s
+        pause.busy_within_s += sample.collected_s
         if operator.cpu_s is None or pause.cpu_s is None:
             pause.cpu_s = None
         else:
@@ -106,7 +125,7 @@ class OperatorWindow:
             self.congestion.add(each)
         assert pause.timers_s is not None and pause.channel_busy_s is not None
         self._learn_timers(pause.timers_s / spent_s)
-        self.channel_load = pause.channel_busy_s / spent_s
+        self.channel_load = pause.channel_busy_s / max(pause.busy_within_s, 1e-9)
         self._learn_cpu(operator.table.channels, float(pause.channel_busy_s.sum()), pause.cpu_s)
 
     def _learn_timers(self, seen: Loads) -> None:
