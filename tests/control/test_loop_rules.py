@@ -564,6 +564,24 @@ def test_channels_given_ahead_of_a_batch_are_judged_where_input_waited_before(wa
     assert cycle.tables["o"].channels <= 2
 
 
+def test_channels_given_ahead_of_a_batch_without_rows_for_them_are_not_judged() -> None:
+    controller = Controller(Settings(scale=Wants({"o": 2}), limits=Limits(channels_max=16)))
+    table = RoutingTable.initial(SLOTS, 2)
+    controller.step(batch(0, operator(table, 50.0), duration_s=2.0, collected_s=2.0))
+    promises = []
+    for number, channels in enumerate((8, 16), 1):
+        outlook = controller.outlook()
+        assert outlook is not None
+        table = replace(rescale(table, channels, np.ones(SLOTS)), epoch=number)
+        wish = Wish(channels, "more comes")
+        promises.append(controller.foreseen(number, outlook.view, "o", wish, table))
+        controller.step(batch(number, operator(table, 0.0), duration_s=0.1, collected_s=0.1))
+    (first, _), (_, lines) = promises
+    assert first.metric == "throughput"
+    said = [(line.decision, line.verdict) for line in lines if isinstance(line, Judged)]
+    assert said[0] == (first.decision, "unjudged")
+
+
 def test_channels_given_ahead_that_were_asked_for_after_the_batch_before_are_judged_once() -> None:
     controller = Controller(Settings(scale=Wants({"o": 8}), limits=Limits(channels_max=8)))
     table = RoutingTable.initial(SLOTS, 2)

@@ -293,6 +293,7 @@ class Controller:
         what came of it where that can be told.
         """
         operator, loop = view.operators[name], self._operators[name]
+        lines = loop.unforeseen(batch, name)
         # The decision after the batch before would have been in effect as soon.
         loop.scaled(batch - 1, self._now_s)
         decision = Decided(
@@ -309,14 +310,14 @@ class Controller:
             why = (
                 "it was for the input that this batch had, and nobody knows it with fewer channels"
             )
-            return decision, [unjudged(batch, name, decision.decision, why)]
+            return decision, [*lines, unjudged(batch, name, decision.decision, why)]
         promised = msgspec.structs.replace(
             decision,
             metric=expectation.metric,
             before=expectation.before,
             expected=expectation.expected,
         )
-        return promised, []
+        return promised, lines
 
     def bound(self, operator: str) -> str:
         """Why more channels would not help an operator whose policy asks for more."""

@@ -60,6 +60,7 @@ _NO_PROMISE = {
 }
 """By kind, why a decision promises nothing that can be measured."""
 _NO_ROWS = "it had no rows to go by when it was decided"
+_NO_ROWS_CAME = "no rows came to it in the batch that it was made for"
 _SUPERSEDED = "another table took effect before that of the decision"
 
 
@@ -305,6 +306,13 @@ class OperatorLoop:
         expectation = replace(expectation, arrival_rate=None)
         self._foreseen = expectation, table
         return expectation
+
+    def unforeseen(self, batch: int, operator: str) -> list[Event]:
+        """What becomes of the last promise of `foreseen` where no batch has judged it."""
+        foreseen, self._foreseen = self._foreseen, None
+        if foreseen is None:
+            return []
+        return [unjudged(batch, operator, foreseen[0].decision, _NO_ROWS_CAME)]
 
     def scaled(self, batch: int, now_s: float) -> None:
         """Other channels were decided on: delays and cool-downs count from here."""
