@@ -31,6 +31,7 @@ from support.restless import (
     WITHOUT_CORES,
     RestlessBalance,
     RestlessScale,
+    as_many_as_wished,
     never_in_vain,
 )
 from support.stream_harness import Feed, Lab, manifests_of, rows_by_batch, timers_of
@@ -202,6 +203,7 @@ def test_state_and_output_are_exact_with_policies_that_know_no_rest(
         patch.setattr(policies, "HOT_KEYS", RESTLESS_KEYS)
         patch.setattr(Limits, "most", WITHOUT_CORES)
         patch.setattr(operator_loop, "judge", never_in_vain)
+        patch.setattr(operator_loop.OperatorLoop, "useful", as_many_as_wished)
         feed = lab.feed(SCHEMA)
         flow = _flow(plan, feed.frame())
         options: dict[str, Any] = {

@@ -12,6 +12,7 @@ import numpy as np
 from braided.control.hot_keys import HotKeyRule
 from braided.control.judging import Expectation, Verdict
 from braided.control.measure.view import FlowView, OperatorView
+from braided.control.operator_loop import OperatorLoop
 from braided.control.policy import Limits, Memory, Wish
 from braided.control.routing.table import RoutingTable
 
@@ -20,11 +21,16 @@ __all__ = [
     "WITHOUT_CORES",
     "RestlessBalance",
     "RestlessScale",
+    "as_many_as_wished",
     "never_in_vain",
 ]
 
 WITHOUT_CORES = property(lambda limits: limits.channels_max)
 """In place of `Limits.most`: channels as if there were cores for all of them."""
+
+
+def as_many_as_wished(loop: OperatorLoop, *_: object) -> None:
+    """In place of `OperatorLoop.useful`: nothing bounds channels by what helps."""
 
 
 def never_in_vain(expectation: Expectation, operator: OperatorView) -> Verdict:

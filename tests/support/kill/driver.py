@@ -47,6 +47,7 @@ from support.restless import (
     WITHOUT_CORES,
     RestlessBalance,
     RestlessScale,
+    as_many_as_wished,
     never_in_vain,
 )
 
@@ -140,6 +141,7 @@ def _hand_over_to_adversary(writer: StreamWriter, job: Job) -> None:
         policies.HOT_KEYS = RESTLESS_KEYS
     Limits.most = WITHOUT_CORES  # type: ignore[method-assign, assignment]
     operator_loop.judge = never_in_vain
+    operator_loop.OperatorLoop.useful = as_many_as_wished  # type: ignore[method-assign]
     # Every batch waits for what the controller makes of the one before, so that each is changed.
     take = Commands.take
     threads: list[ControlThread] = []
